@@ -1,0 +1,69 @@
+# Everything that Trireme stands on, found in the one order that works.
+
+find_program(CCACHE ccache)
+if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+find_package(Threads REQUIRED)
+# Before Torch, which defines a dummy protobuf::libprotobuf when none exists; then nothing links.
+find_package(Protobuf REQUIRED)
+find_package(gRPC CONFIG REQUIRED)
+find_package(absl CONFIG REQUIRED)
+find_package(spdlog CONFIG REQUIRED)
+find_package(nlohmann_json CONFIG REQUIRED)
+find_package(CLI11 CONFIG REQUIRED)
+if(TRIREME_BUILD_TESTS)
+  find_package(GTest CONFIG REQUIRED)
+endif()
+
+# LibTorch: the one that the user names (Torch_DIR, TORCH_ROOT or CMAKE_PREFIX_PATH), else the
+# one that tools/setup put into .venv.
+if(TORCH_ROOT)
+  list(PREPEND CMAKE_PREFIX_PATH ${TORCH_ROOT})
+endif()
+file(GLOB venv_torch ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
+find_package(Torch 2.13 QUIET HINTS ${venv_torch})
+if(NOT Torch_FOUND)
+  message(FATAL_ERROR
+    "LibTorch 2.13 was not found. Run tools/setup, which installs it into .venv, or name your own: "
+    "cmake --preset release -DTORCH_ROOT=/path/to/libtorch (the folder that holds share/cmake/Torch).")
+endif()
+if(TORCH_CXX_FLAGS MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
+  message(FATAL_ERROR
+    "The LibTorch at ${TORCH_INSTALL_PREFIX} was built with the old C++ ABI. Use a cxx11-abi build.")
+endif()
+
+# Torch's include folder carries headers of protobuf 3.13 and its own fmt. A folder with one link,
+# placed first, lets <google/...> mean the protobuf that we link.
+set(shadow_includes ${PROJECT_BINARY_DIR}/first_includes)
+file(MAKE_DIRECTORY ${shadow_includes})
+list(GET Protobuf_INCLUDE_DIRS 0 protobuf_include)
+if(NOT protobuf_include)
+  set(protobuf_include /usr/include)
+endif()
+file(CREATE_LINK ${protobuf_include}/google ${shadow_includes}/google SYMBOLIC)
+
+add_library(trireme_torch INTERFACE)
+target_include_directories(trireme_torch BEFORE INTERFACE ${shadow_includes})
+target_include_directories(trireme_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+target_link_libraries(trireme_torch INTERFACE ${TORCH_LIBRARIES})
+
+add_library(trireme_flags INTERFACE)
+target_compile_options(trireme_flags INTERFACE -Wall -Wextra -Werror=return-type -Wno-unused-parameter)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  target_compile_options(trireme_flags INTERFACE -Werror=thread-safety -Wthread-safety)
+endif()
+if(TRIREME_SANITIZER STREQUAL "address")
+  target_compile_options(trireme_flags INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer -O1)
+  target_link_options(trireme_flags INTERFACE -fsanitize=address,undefined)
+elseif(TRIREME_SANITIZER STREQUAL "thread")
+  target_compile_options(trireme_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer -O1)
+  target_link_options(trireme_flags INTERFACE -fsanitize=thread)
+elseif(TRIREME_SANITIZER)
+  message(FATAL_ERROR "TRIREME_SANITIZER is '${TRIREME_SANITIZER}'; it may be address, thread or empty.")
+endif()

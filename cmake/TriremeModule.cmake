@@ -1,0 +1,70 @@
+# trireme_module(NAME
+#   SOURCES  a.cc b.cc          (none: a header-only module)
+#   PROTOS   a.proto
+#   HEADERS  a.h                the public headers: installed, and free of protobuf, gRPC and abseil
+#   DEPS     base cluster       modules below this one
+#   LINK     absl::status ...   engines from outside
+#   TESTS    a_test.cc ...      one binary NAME_test, beside the code
+#   TEST_DEPS testing           modules that only the tests use
+#   SANITIZED)                  the tests also run under the sanitizer presets
+#
+# One folder is one module is one target.
+add_custom_target(modules)
+add_custom_target(sanitized_tests)
+
+function(trireme_module NAME)
+  cmake_parse_arguments(M "SANITIZED" "" "SOURCES;PROTOS;HEADERS;DEPS;LINK;TESTS;TEST_DEPS" ${ARGN})
+  set(target trireme_${NAME})
+  add_library(${target} STATIC ${M_SOURCES})
+  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+  add_library(trireme::${NAME} ALIAS ${target})
+  add_dependencies(modules ${target})
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
+  target_link_libraries(${target} PUBLIC trireme_flags)
+  foreach(dep IN LISTS M_DEPS)
+    target_link_libraries(${target} PUBLIC trireme::${dep})
+  endforeach()
+  target_link_libraries(${target} PUBLIC ${M_LINK})
+
+  if(M_PROTOS)
+    foreach(proto IN LISTS M_PROTOS)
+      list(APPEND protos ${CMAKE_CURRENT_SOURCE_DIR}/${proto})
+    endforeach()
+    protobuf_generate(LANGUAGE cpp TARGET ${target} PROTOS ${protos}
+                      IMPORT_DIRS ${PROJECT_SOURCE_DIR}
+                      PROTOC_OUT_DIR ${PROJECT_BINARY_DIR}/generated)
+    target_link_libraries(${target} PUBLIC protobuf::libprotobuf)
+  endif()
+
+  foreach(header IN LISTS M_HEADERS)
+    install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/trireme/${NAME} COMPONENT development)
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY TRIREME_MODULES ${NAME})
+
+  if(TRIREME_BUILD_TESTS AND M_TESTS)
+    set(test_options ${NAME}_test SOURCES ${M_TESTS} DEPS ${NAME} ${M_TEST_DEPS})
+    if(M_SANITIZED)
+      list(APPEND test_options SANITIZED)
+    endif()
+    trireme_test(${test_options})
+  endif()
+endfunction()
+
+# trireme_test(NAME SOURCES x_test.cc DEPS base rpc [SANITIZED] [LABELS fault] [TIMEOUT 120]): one binary, one ctest.
+function(trireme_test NAME)
+  cmake_parse_arguments(T "SANITIZED" "TIMEOUT" "SOURCES;DEPS;LINK;LABELS" ${ARGN})
+  add_executable(${NAME} ${T_SOURCES})
+  foreach(dep IN LISTS T_DEPS)
+    target_link_libraries(${NAME} PRIVATE trireme::${dep})
+  endforeach()
+  target_link_libraries(${NAME} PRIVATE ${T_LINK} GTest::gmock GTest::gtest GTest::gtest_main)
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 120)
+  endif()
+  if(T_SANITIZED)
+    list(APPEND T_LABELS sanitized)
+    add_dependencies(sanitized_tests ${NAME})
+  endif()
+  add_test(NAME ${NAME} COMMAND ${NAME} --gtest_brief=1)
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}")
+endfunction()
