@@ -54,7 +54,8 @@ target_include_directories(trireme_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
 target_link_libraries(trireme_torch INTERFACE ${TORCH_LIBRARIES})
 
 add_library(trireme_flags INTERFACE)
-target_compile_options(trireme_flags INTERFACE -Wall -Wextra -Werror=return-type -Wno-unused-parameter)
+target_compile_options(trireme_flags INTERFACE -Wall -Wextra -Werror=return-type -Wno-unused-parameter
+                       -Wno-missing-field-initializers)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(trireme_flags INTERFACE -Werror=thread-safety -Wthread-safety)
 endif()

@@ -27,12 +27,17 @@ function(trireme_module NAME)
   target_link_libraries(${target} PUBLIC ${M_LINK})
 
   if(M_PROTOS)
+    set(generated ${PROJECT_BINARY_DIR}/generated)
+    file(MAKE_DIRECTORY ${generated})
     foreach(proto IN LISTS M_PROTOS)
-      list(APPEND protos ${CMAKE_CURRENT_SOURCE_DIR}/${proto})
+      set(source ${CMAKE_CURRENT_SOURCE_DIR}/${proto})
+      file(RELATIVE_PATH stem ${PROJECT_SOURCE_DIR} ${source})
+      string(REGEX REPLACE "proto$" "pb" stem ${generated}/${stem})
+      add_custom_command(OUTPUT ${stem}.h ${stem}.cc
+                         COMMAND protobuf::protoc -I ${PROJECT_SOURCE_DIR} --cpp_out ${generated} ${source}
+                         DEPENDS ${source} COMMENT "Generating ${stem}.h")
+      target_sources(${target} PRIVATE ${stem}.cc ${stem}.h)
     endforeach()
-    protobuf_generate(LANGUAGE cpp TARGET ${target} PROTOS ${protos}
-                      IMPORT_DIRS ${PROJECT_SOURCE_DIR}
-                      PROTOC_OUT_DIR ${PROJECT_BINARY_DIR}/generated)
     target_link_libraries(${target} PUBLIC protobuf::libprotobuf)
   endif()
 

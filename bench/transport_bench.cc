@@ -1,0 +1,191 @@
+// Trireme's transport beside bare gRPC, in one run: a client process measures two server processes,
+// one of each kind, in turn. Prints one JSON object per measurement; bench/compare makes ratios.
+//
+//   transport_bench --serve ours|bare      prints its address, serves until its standard input ends
+//   transport_bench OURS BARE ROUNDS SCALE [CASE…]
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <semaphore>
+#include <string>
+#include <vector>
+
+#include "bench/anchors/bare_grpc.h"
+#include "trireme/rpc/channel.h"
+#include "trireme/rpc/server.h"
+
+namespace trireme::bench {
+namespace {
+
+constexpr size_t kBytes = 64 << 20;
+constexpr char kEcho[] = "/bench.Bench/Echo";
+constexpr char kFetch[] = "/bench.Bench/Fetch";
+
+class BenchService final : public Service {
+ public:
+  explicit BenchService(at::Tensor tensor) : tensor_(std::move(tensor)) {}
+  std::vector<Method> methods() override {
+    return {{kEcho, [](ServerCall call) { call.respond(std::move(call.request())); }},
+            {kFetch, [this](ServerCall call) {
+               call.respond(Message{"", {tensor_}});
+             }}};
+  }
+
+ private:
+  at::Tensor tensor_;
+};
+
+int serve(const std::string& kind) {
+  at::Tensor tensor = BufferPool::shared().empty({kBytes / 4}, at::kFloat);
+  std::memset(tensor.data_ptr(), 1, kBytes);
+  std::unique_ptr<RpcServer> ours;
+  std::unique_ptr<BareServer> bare;
+  if (kind == "ours") {
+    std::vector<std::unique_ptr<Service>> services;
+    services.push_back(std::make_unique<BenchService>(tensor));
+    ours = value_or_throw(
+        RpcServer::start({.address = "127.0.0.1:0", .task = "/job:ps/task:0", .incarnation = 1},
+                         std::move(services)));
+  } else {
+    bare = std::make_unique<BareServer>(default_rpc_threads(),
+                                        static_cast<uint8_t*>(tensor.data_ptr()), kBytes);
+  }
+  std::printf("%s\n", (ours ? ours->address() : bare->address()).c_str());
+  std::fflush(stdout);
+  char byte;
+  while (read(STDIN_FILENO, &byte, 1) > 0) {
+  }
+  return 0;
+}
+
+double seconds(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void ours_in_flight(Channel& channel, const std::string& body, int count, int in_flight) {
+  std::counting_semaphore<> slots(in_flight);
+  std::atomic<int> failed = 0;
+  for (int i = 0; i < count; ++i) {
+    slots.acquire();
+    channel.call(kEcho, Message{body, {}}, {}, [&](Response response) {
+      if (!response.ok()) ++failed;
+      slots.release();
+    });
+  }
+  for (int i = 0; i < in_flight; ++i) slots.acquire();
+  if (failed > 0) std::abort();
+}
+
+struct Case {
+  const char* unit;
+  double work;  // what one run does, in units
+  std::function<void()> ours;
+  std::function<void()> bare;
+};
+
+int measure(const std::string& ours_address, const std::string& bare_address, int rounds,
+            double scale, const std::vector<std::string>& chosen) {
+  Channel ours({.address = ours_address});
+  throw_if_error(ours.hello(after(std::chrono::seconds(10))).status());
+  BareClient bare(bare_address);
+  const std::string kib(1024, 'x');
+  const int calls = static_cast<int>(2000 * scale);
+  const int many = static_cast<int>(20000 * scale);
+  const int fetches = std::max(1, static_cast<int>(8 * scale));
+
+  const auto fetch = [&] {
+    const Response response = ours.call(kFetch, {}, {.large_response = true});
+    throw_if_error(response.status());
+    if (response->tensors.at(0).nbytes() != kBytes) std::abort();
+  };
+  // Warm memory on both sides: the pool's block and one buffer. Fresh: mapped anew for each fetch.
+  at::Tensor warm = BufferPool::shared().empty({kBytes}, at::kByte);
+  const auto bare_fetch = [&](at::Tensor& buffer) {
+    bare.fetch(static_cast<uint8_t*>(buffer.data_ptr()), kBytes);
+  };
+  const double gigabytes = kBytes / 1e9 * fetches;
+  const std::map<std::string, Case> cases = {
+      {"call_1KiB",
+       {"1/s", static_cast<double>(calls),
+        [&] {
+          for (int i = 0; i < calls; ++i) throw_if_error(ours.call(kEcho, {kib, {}}).status());
+        },
+        [&] {
+          for (int i = 0; i < calls; ++i) bare.call(kib);
+        }}},
+      {"calls_64_in_flight",
+       {"1/s", static_cast<double>(many), [&] { ours_in_flight(ours, kib, many, 64); },
+        [&] { bare.calls(kib, many, 64); }}},
+      {"fetch_64MiB",
+       {"GB/s", gigabytes,
+        [&] {
+          for (int i = 0; i < fetches; ++i) fetch();
+        },
+        [&] {
+          for (int i = 0; i < fetches; ++i) bare_fetch(warm);
+        }}},
+      {"fetch_64MiB_fresh",
+       {"GB/s", gigabytes,
+        [&] {
+          for (int i = 0; i < fetches; ++i) {
+            BufferPool::shared().release_idle();
+            fetch();
+          }
+          BufferPool::shared().release_idle();
+        },
+        [&] {
+          for (int i = 0; i < fetches; ++i) {
+            BufferPool pool(0);
+            at::Tensor fresh = pool.empty({kBytes}, at::kByte);
+            bare_fetch(fresh);
+          }
+        }}},
+  };
+  for (const std::string& name : chosen) {
+    if (!cases.contains(name)) {
+      std::fprintf(stderr, "no case '%s'\n", name.c_str());
+      return 2;
+    }
+  }
+  for (const auto& [name, test] : cases) {
+    if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), name) == chosen.end()) continue;
+    test.ours();
+    test.bare();
+    for (int round = 0; round < rounds; ++round) {
+      // Each goes first in turn, so that neither always finds the machine as the other left it.
+      double took_ours = 0, took_bare = 0;
+      if (round % 2 == 0) took_ours = seconds(test.ours);
+      took_bare = seconds(test.bare);
+      if (round % 2 == 1) took_ours = seconds(test.ours);
+      std::printf(
+          "{\"case\": \"%s\", \"ours\": %.6g, \"anchor\": %.6g, \"unit\": \"%s\", "
+          "\"threads\": %d}\n",
+          name.c_str(), test.work / took_ours, test.work / took_bare, test.unit,
+          default_rpc_threads());
+      std::fflush(stdout);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace trireme::bench
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments.size() == 2 && arguments[0] == "--serve")
+    return trireme::bench::serve(arguments[1]);
+  if (arguments.size() < 4) {
+    std::fprintf(stderr, "run bench/compare transport\n");
+    return 2;
+  }
+  return trireme::bench::measure(arguments[0], arguments[1], std::stoi(arguments[2]),
+                                 std::stod(arguments[3]), {arguments.begin() + 4, arguments.end()});
+}

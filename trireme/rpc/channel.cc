@@ -1,0 +1,113 @@
+#include "trireme/rpc/channel.h"
+
+#include <grpcpp/create_channel.h>
+#include <unistd.h>
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/ids.h"
+#include "trireme/base/version.h"
+#include "trireme/rpc/completion_loop.h"
+#include "trireme/rpc/hello.pb.h"
+#include "trireme/rpc/outgoing_call.h"
+
+namespace trireme {
+namespace {
+
+uint64_t process_incarnation() {
+  static const uint64_t incarnation = new_incarnation();
+  return incarnation;
+}
+
+uint64_t next_request_id() {
+  static std::atomic<uint64_t> last = 0;
+  return ++last;
+}
+
+std::shared_ptr<grpc::Channel> make_grpc_channel(const ChannelOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // One connection per channel, so that who holds a channel knows what it holds.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // A task that is started again is found again soon; gRPC's default waits up to two minutes.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
+  arguments.SetMaxReceiveMessageSize(kMaxFrameBytes);
+  arguments.SetMaxSendMessageSize(-1);
+  return grpc::CreateCustomChannel(options.address, options.credentials.for_channel(), arguments);
+}
+
+}  // namespace
+
+struct Channel::State {
+  ChannelOptions options;
+  internal::Target target;
+  std::atomic<uint64_t> incarnation = 0;
+
+  Prefix prefix(const CallOptions& call) const {
+    return {.request_id = next_request_id(),
+            .sender = options.caller,
+            .receiver = call.incarnation != 0 ? call.incarnation : incarnation.load()};
+  }
+};
+
+Channel::Channel(ChannelOptions options) : state_(std::make_shared<State>()) {
+  if (options.caller == 0) options.caller = process_incarnation();
+  state_->target = {std::make_shared<grpc::GenericStub>(make_grpc_channel(options)), options.task,
+                    options.address, options.limits};
+  state_->options = std::move(options);
+}
+
+Channel::~Channel() = default;
+
+absl::StatusOr<Hello> Channel::hello(Time deadline, bool wait_for_ready) {
+  const std::string task = state_->options.task;
+  HelloRequest request;
+  request.set_protocol_version(kProtocolVersion);
+  request.set_release(version());
+  request.set_task(state_->options.caller_task);
+  request.set_expected_task(task);
+  state_->incarnation = 0;
+  TRIREME_ASSIGN_OR_RETURN(const Message answer,
+                           call(kHelloMethod, make_message(request),
+                                {.deadline = deadline, .wait_for_ready = wait_for_ready}));
+  TRIREME_ASSIGN_OR_RETURN(const HelloResponse response, parse_body<HelloResponse>(answer));
+  state_->incarnation = response.incarnation();
+  return Hello{response.task(), response.incarnation(), response.release(), response.pid()};
+}
+
+void Channel::call(const std::string& method, Message request, const CallOptions& options,
+                   OnResponse on_response) {
+  internal::OutgoingCall::start(state_->target, method, state_->prefix(options), std::move(request),
+                                options, internal::CompletionLoop::next().queue(),
+                                std::move(on_response));
+}
+
+Response Channel::call(const std::string& method, Message request, const CallOptions& options) {
+  grpc::CompletionQueue& queue = internal::CompletionLoop::of_this_thread();
+  std::optional<Response> result;
+  internal::OutgoingCall::start(state_->target, method, state_->prefix(options), std::move(request),
+                                options, queue,
+                                [&result](Response response) { result = std::move(response); });
+  while (!result) internal::CompletionLoop::run_one(queue);
+  return *std::move(result);
+}
+
+const std::string& Channel::task() const {
+  return state_->options.task;
+}
+
+const std::string& Channel::address() const {
+  return state_->options.address;
+}
+
+uint64_t Channel::incarnation() const {
+  return state_->incarnation;
+}
+
+}  // namespace trireme

@@ -1,0 +1,90 @@
+#include "trireme/rpc/grpc_bridge.h"
+
+#include <c10/core/StorageImpl.h>
+
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace trireme::internal {
+
+void* Tag::start() {
+#if defined(__SANITIZE_THREAD__)
+  __tsan_release(this);
+#endif
+  return this;
+}
+
+void Tag::dispatch(void* tag, bool ok) {
+  auto* self = static_cast<Tag*>(tag);
+#if defined(__SANITIZE_THREAD__)
+  __tsan_acquire(self);
+#endif
+  self->on_event(ok);
+}
+
+grpc::ByteBuffer to_byte_buffer(std::vector<Piece> frame) {
+  std::vector<grpc::Slice> slices;
+  slices.reserve(frame.size());
+  for (Piece& piece : frame) {
+    if (!piece.tensor.defined()) {
+      slices.emplace_back(piece.bytes);
+      continue;
+    }
+    // The slice holds the storage, not a copy, until gRPC has written it to the socket.
+    auto* data = static_cast<uint8_t*>(const_cast<void*>(piece.tensor.const_data_ptr()));
+    c10::StorageImpl* storage = piece.tensor.storage().unsafeGetStorageImpl();
+    c10::raw::intrusive_ptr::incref(storage);
+    slices.emplace_back(
+        data + piece.offset, piece.size,
+        [](void* held) { c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(held)); },
+        storage);
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+absl::Status read_frame(const grpc::ByteBuffer& frame, MessageReader& reader) {
+  std::vector<grpc::Slice> slices;
+  if (!frame.Dump(&slices).ok()) {
+    return make_status(ErrorCode::kInvalidArgument, "malformed message: no bytes");
+  }
+  for (const grpc::Slice& slice : slices) {
+    TRIREME_RETURN_IF_ERROR(reader.read(slice.begin(), slice.size()));
+  }
+  return absl::OkStatus();
+}
+
+grpc::Status to_grpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()),
+                      encode_error_details(status));
+}
+
+bool made_by_peer(const grpc::Status& status) {
+  return !status.error_details().empty();
+}
+
+absl::Status from_grpc(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  return status_from_wire(static_cast<absl::StatusCode>(status.error_code()),
+                          status.error_message(), status.error_details());
+}
+
+gpr_timespec to_timespec(Time time) {
+  if (time == Time::max()) return gpr_inf_future(GPR_CLOCK_MONOTONIC);
+  const auto left =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(time - std::chrono::steady_clock::now());
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                      gpr_time_from_nanos(left.count(), GPR_TIMESPAN));
+}
+
+Time from_timespec(gpr_timespec time) {
+  const gpr_timespec future = gpr_inf_future(time.clock_type);
+  if (gpr_time_cmp(time, future) == 0) return Time::max();
+  const gpr_timespec left = gpr_time_sub(time, gpr_now(time.clock_type));
+  return std::chrono::steady_clock::now() +
+         std::chrono::duration_cast<Duration>(std::chrono::seconds(left.tv_sec) +
+                                              std::chrono::nanoseconds(left.tv_nsec));
+}
+
+}  // namespace trireme::internal

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <grpc/support/time.h>
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/status.h>
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "trireme/base/clock.h"
+#include "trireme/rpc/frame.h"
+
+// Between our types and gRPC's. Included by sources of rpc/ only.
+namespace trireme::internal {
+
+// What a completion queue gives back. An operation is started with tag.start() as its tag, and its
+// end calls on_event. The pair tells ThreadSanitizer, which cannot see into gRPC, that what was
+// written before the start is seen by the thread that gets the event.
+class Tag {
+ public:
+  virtual ~Tag() = default;
+  virtual void on_event(bool ok) = 0;
+
+  void* start();
+  // Runs the handler of an event that a queue returned.
+  static void dispatch(void* tag, bool ok);
+};
+
+// A tag that calls a member function.
+template <typename T, void (T::*kMethod)(bool)>
+class MemberTag final : public Tag {
+ public:
+  explicit MemberTag(T* self) : self_(self) {}
+  void on_event(bool ok) override { (self_->*kMethod)(ok); }
+
+ private:
+  T* self_;
+};
+
+grpc::ByteBuffer to_byte_buffer(std::vector<Piece> frame);
+// Feeds a received frame to the reader.
+absl::Status read_frame(const grpc::ByteBuffer& frame, MessageReader& reader);
+
+grpc::Status to_grpc(const absl::Status& status);
+// True when the status was made by to_grpc, and so by a Trireme server, not by gRPC itself.
+bool made_by_peer(const grpc::Status& status);
+absl::Status from_grpc(const grpc::Status& status);
+
+// gRPC deadlines on the monotonic clock.
+gpr_timespec to_timespec(Time time);
+Time from_timespec(gpr_timespec time);
+
+}  // namespace trireme::internal

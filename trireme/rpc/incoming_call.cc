@@ -1,0 +1,177 @@
+#include "trireme/rpc/incoming_call.h"
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/ids.h"
+#include "trireme/base/logging.h"
+
+namespace trireme::internal {
+
+void IncomingCall::accept(ServerContextOfCalls& server, grpc::ServerCompletionQueue* queue) {
+  auto call = std::make_shared<IncomingCall>(server, queue);
+  call->self_ = call;
+  call->context_.AsyncNotifyWhenDone(call->done_.start());
+  server.grpc_service.RequestCall(&call->context_, &call->stream_, queue, queue,
+                                  call->accepted_.start());
+}
+
+IncomingCall::IncomingCall(ServerContextOfCalls& server, grpc::ServerCompletionQueue* queue)
+    : server_(server), queue_(queue), reader_(server.options.limits) {}
+
+void IncomingCall::on_accepted(bool ok) {
+  if (!ok) {  // the server stops; gRPC will not report on this call again
+    self_.reset();
+    return;
+  }
+  self_done_ = self_;
+  accept(server_, queue_);
+  arrived_ = std::chrono::steady_clock::now();
+  pass_ = server_.gate.enter();
+  if (!pass_) {
+    return finish(make_status(ErrorCode::kUnavailable, "the server is stopping"));
+  }
+  const auto found = server_.methods.find(context_.method());
+  if (found == server_.methods.end()) {
+    return finish(make_status(ErrorCode::kUnimplemented,
+                              absl::StrCat("this server does not offer ", context_.method())));
+  }
+  registered_ = &found->second;
+  if (registered_->stats.calls != nullptr) registered_->stats.calls->add();
+  stream_.Read(&frame_, read_.start());
+}
+
+void IncomingCall::on_read(bool ok) {
+  if (!ok) {
+    return finish(make_status(ErrorCode::kInvalidArgument, "the request ends too early"));
+  }
+  if (registered_->stats.bytes_in != nullptr) registered_->stats.bytes_in->add(frame_.Length());
+  absl::Status status = read_frame(frame_, reader_);
+  frame_.Clear();
+  if (status.ok() && reader_.has_prefix()) status = check_prefix();
+  if (!status.ok()) return finish(status);
+  if (!reader_.done()) return stream_.Read(&frame_, read_.start());
+  request_ = reader_.take();
+  serve();
+}
+
+void IncomingCall::serve() {
+  ServerCall call(shared_from_this());
+  const absl::Status status = try_call([&] { registered_->handler(std::move(call)); });
+  // A handler that throws has dropped its call, which answered it; the reason is for the log.
+  if (!status.ok()) log_error(server_.options.task, ": ", method(), " threw: ", describe(status));
+}
+
+absl::Status IncomingCall::check_prefix() const {
+  const uint64_t meant = reader_.prefix().receiver;
+  if (meant == 0 || meant == server_.options.incarnation) return absl::OkStatus();
+  return make_status(ErrorCode::kIncarnationChanged,
+                     absl::StrCat("the call was meant for incarnation ", format_incarnation(meant),
+                                  ", but the task was started again and is now incarnation ",
+                                  format_incarnation(server_.options.incarnation)));
+}
+
+std::stop_token IncomingCall::stop_token() {
+  MutexLock lock(mutex_);
+  if (!stop_) {
+    stop_.emplace();
+    if (cancelled_) stop_->request_stop();
+  }
+  return stop_->get_token();
+}
+
+void IncomingCall::respond(absl::StatusOr<Message> response) {
+  if (!response.ok()) return finish(response.status());
+  const Prefix& asked = reader_.prefix();
+  auto writer = MessageWriter::make({.request_id = asked.request_id,
+                                     .sender = server_.options.incarnation,
+                                     .receiver = asked.sender},
+                                    *std::move(response));
+  if (!writer.ok()) return finish(writer.status());
+  writer_.emplace(*std::move(writer));
+  if (registered_->stats.bytes_out != nullptr) {
+    registered_->stats.bytes_out->add(writer_->bytes_left());
+  }
+  write_next();
+}
+
+void IncomingCall::write_next() {
+  // What nearly fits goes in one frame: a caller that expects a small answer reads only one.
+  const bool last = writer_->bytes_left() <= kFrameBytes + kFrameBytes / 4;
+  const grpc::ByteBuffer frame =
+      to_byte_buffer(writer_->next_frame(last ? writer_->bytes_left() : kFrameBytes));
+  if (last) {
+    stream_.WriteAndFinish(frame, grpc::WriteOptions(), grpc::Status::OK, finished_.start());
+  } else {
+    stream_.Write(frame, written_.start());
+  }
+}
+
+void IncomingCall::on_written(bool ok) {
+  if (ok) return write_next();
+  // The caller is gone. Finishing releases the call.
+  stream_.Finish(grpc::Status::CANCELLED, finished_.start());
+}
+
+void IncomingCall::finish(const absl::Status& status) {
+  if (registered_ != nullptr && registered_->stats.errors != nullptr) {
+    registered_->stats.errors->add();
+  }
+  stream_.Finish(to_grpc(with_origin(status, {server_.options.task, ""})), finished_.start());
+}
+
+void IncomingCall::on_finished(bool) {
+  if (registered_ != nullptr && registered_->stats.latency_us != nullptr) {
+    const auto took = std::chrono::steady_clock::now() - arrived_;
+    registered_->stats.latency_us->add(
+        std::chrono::duration_cast<std::chrono::microseconds>(took).count());
+  }
+  writer_.reset();
+  pass_ = Gate::Pass();
+  self_.reset();
+}
+
+void IncomingCall::on_done(bool) {
+  if (context_.IsCancelled()) {
+    std::optional<std::stop_source> stop;
+    {
+      MutexLock lock(mutex_);
+      cancelled_ = true;
+      stop = stop_;
+    }
+    if (stop) stop->request_stop();  // outside the lock: it runs the callbacks of others
+  }
+  self_done_.reset();
+}
+
+}  // namespace trireme::internal
+
+namespace trireme {
+
+ServerCall::ServerCall(std::shared_ptr<internal::IncomingCall> call) : call_(std::move(call)) {}
+
+ServerCall::~ServerCall() {
+  if (call_) respond(make_status(ErrorCode::kInternal, "the call was dropped without an answer"));
+}
+
+const std::string& ServerCall::method() const {
+  return call_->method();
+}
+Message& ServerCall::request() {
+  return call_->request();
+}
+uint64_t ServerCall::request_id() const {
+  return call_->prefix().request_id;
+}
+uint64_t ServerCall::caller() const {
+  return call_->prefix().sender;
+}
+Time ServerCall::deadline() const {
+  return call_->deadline();
+}
+std::stop_token ServerCall::stop_token() const {
+  return call_->stop_token();
+}
+void ServerCall::respond(absl::StatusOr<Message> response) {
+  std::exchange(call_, nullptr)->respond(std::move(response));
+}
+
+}  // namespace trireme

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <grpcpp/generic/async_generic_service.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "trireme/base/gate.h"
+#include "trireme/base/mutex.h"
+#include "trireme/rpc/grpc_bridge.h"
+#include "trireme/rpc/server.h"
+
+namespace trireme::internal {
+
+struct MethodStats {
+  Counter* calls = nullptr;
+  Counter* errors = nullptr;
+  Counter* bytes_in = nullptr;
+  Counter* bytes_out = nullptr;
+  Histogram* latency_us = nullptr;
+};
+
+struct RegisteredMethod {
+  Handler handler;
+  MethodStats stats;
+};
+
+// What all calls of a server share.
+struct ServerContextOfCalls {
+  RpcServerOptions options;
+  absl::flat_hash_map<std::string, RegisteredMethod> methods;
+  grpc::AsyncGenericService grpc_service;
+  Gate gate;
+};
+
+// The server's side of one call, from its arrival to the last byte of its answer:
+//
+//   accept -> read frames -> handler -> write frames -> finished
+//
+// Events of one call come one at a time, on the thread of its queue; only respond() and the stop
+// token are touched by others. It lives until gRPC has no event of it left and nobody holds it.
+class IncomingCall : public std::enable_shared_from_this<IncomingCall> {
+ public:
+  // Waits for the next call on this queue, serves it, and waits for another one.
+  static void accept(ServerContextOfCalls& server, grpc::ServerCompletionQueue* queue);
+
+  IncomingCall(ServerContextOfCalls& server, grpc::ServerCompletionQueue* queue);
+
+  const std::string& method() const { return context_.method(); }
+  Message& request() { return request_; }
+  const Prefix& prefix() const { return reader_.prefix(); }
+  Time deadline() const { return from_timespec(context_.raw_deadline()); }
+  std::stop_token stop_token();
+  void respond(absl::StatusOr<Message> response);
+
+ private:
+  void on_accepted(bool ok);
+  void on_read(bool ok);
+  void on_written(bool ok);
+  void on_finished(bool ok);
+  void on_done(bool ok);
+
+  void serve();
+  void finish(const absl::Status& status);
+  void write_next();
+  absl::Status check_prefix() const;
+
+  ServerContextOfCalls& server_;
+  grpc::ServerCompletionQueue* const queue_;
+  grpc::GenericServerContext context_;
+  grpc::GenericServerAsyncReaderWriter stream_{&context_};
+  std::shared_ptr<IncomingCall> self_;       // until the answer is out
+  std::shared_ptr<IncomingCall> self_done_;  // until gRPC says that the call is over
+  Gate::Pass pass_;
+  const RegisteredMethod* registered_ = nullptr;
+  Time arrived_;
+
+  grpc::ByteBuffer frame_;
+  MessageReader reader_;
+  Message request_;
+  std::optional<MessageWriter> writer_;
+
+  Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<std::stop_source> stop_ ABSL_GUARDED_BY(mutex_);  // made when somebody asks for it
+
+  MemberTag<IncomingCall, &IncomingCall::on_accepted> accepted_{this};
+  MemberTag<IncomingCall, &IncomingCall::on_read> read_{this};
+  MemberTag<IncomingCall, &IncomingCall::on_written> written_{this};
+  MemberTag<IncomingCall, &IncomingCall::on_finished> finished_{this};
+  MemberTag<IncomingCall, &IncomingCall::on_done> done_{this};
+};
+
+}  // namespace trireme::internal

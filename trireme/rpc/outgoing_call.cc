@@ -1,0 +1,140 @@
+#include "trireme/rpc/outgoing_call.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace trireme::internal {
+
+void OutgoingCall::start(const Target& target, const std::string& method, const Prefix& prefix,
+                         Message request, const CallOptions& options, grpc::CompletionQueue& queue,
+                         OnResponse on_response) {
+  auto writer = MessageWriter::make(prefix, std::move(request));
+  if (!writer.ok()) {
+    on_response(with_origin(writer.status(), {target.task, method}));
+    return;
+  }
+  auto* call = new OutgoingCall(target, method, options, std::move(on_response));
+  if (options.large_response || writer->bytes_left() > kFrameBytes) {
+    call->start_stream(*std::move(writer), queue);
+  } else {
+    call->start_unary(*std::move(writer), queue);
+  }
+}
+
+OutgoingCall::OutgoingCall(const Target& target, const std::string& method,
+                           const CallOptions& options, OnResponse on_response)
+    : target_(target),
+      method_(method),
+      deadline_(options.deadline),
+      on_response_(std::move(on_response)),
+      reader_(target.limits) {
+  context_.set_deadline(to_timespec(options.deadline));
+  context_.set_wait_for_ready(options.wait_for_ready);
+  if (options.stop.stop_possible()) {
+    on_stop_.emplace(options.stop, [this] { context_.TryCancel(); });
+  }
+}
+
+void OutgoingCall::start_unary(MessageWriter writer, grpc::CompletionQueue& queue) {
+  unary_ = target_.stub->PrepareUnaryCall(
+      &context_, method_, to_byte_buffer(writer.next_frame(writer.bytes_left())), &queue);
+  unary_->StartCall();
+  unary_->Finish(&frame_, &grpc_status_, unary_tag_.start());
+}
+
+void OutgoingCall::on_unary(bool) {
+  if (grpc_status_.ok()) read_status_ = read_frame(frame_, reader_);
+  complete();
+}
+
+void OutgoingCall::start_stream(MessageWriter writer, grpc::CompletionQueue& queue) {
+  writer_.emplace(std::move(writer));
+  context_.set_initial_metadata_corked(true);  // goes out with the first frame
+  stream_ = target_.stub->PrepareCall(&context_, method_, &queue);
+  stream_->StartCall(nullptr);
+  events_ = 2;
+  write_next();
+  stream_->Read(&frame_, read_tag_.start());
+}
+
+void OutgoingCall::write_next() {
+  const bool last = writer_->bytes_left() <= kFrameBytes;
+  const grpc::ByteBuffer frame = to_byte_buffer(writer_->next_frame(kFrameBytes));
+  if (last) {
+    stream_->WriteLast(frame, grpc::WriteOptions(), written_tag_.start());
+  } else {
+    stream_->Write(frame, written_tag_.start());
+  }
+}
+
+void OutgoingCall::on_written(bool ok) {
+  if (ok && writer_->bytes_left() > 0) return write_next();
+  writer_.reset();
+  event_done();
+}
+
+void OutgoingCall::on_read(bool ok) {
+  if (ok) read_status_ = read_frame(frame_, reader_);
+  frame_.Clear();
+  if (ok && !read_status_.ok()) context_.TryCancel();
+  // Reads on after the last frame, to its end or error, so that the status can be asked for.
+  if (ok && read_status_.ok()) return stream_->Read(&frame_, read_tag_.start());
+  ++events_;
+  stream_->Finish(&grpc_status_, finished_tag_.start());
+  event_done();
+}
+
+void OutgoingCall::on_finished(bool) {
+  event_done();
+}
+
+void OutgoingCall::event_done() {
+  if (--events_ == 0) complete();
+}
+
+void OutgoingCall::complete() {
+  on_stop_.reset();  // waits for a cancellation that is running right now
+  OnResponse on_response = std::move(on_response_);
+  absl::Status status = outcome();
+  Response response = status.ok() ? Response(reader_.take()) : Response(std::move(status));
+  delete this;
+  on_response(std::move(response));
+}
+
+absl::Status OutgoingCall::outcome() const {
+  const Origin origin = {target_.task, ""};
+  const std::string peer =
+      absl::StrCat(target_.task.empty() ? "the server" : target_.task, " at ", target_.address);
+  if (!read_status_.ok()) return with_origin(read_status_, {target_.task, method_});
+  if (grpc_status_.ok()) {
+    if (reader_.done()) return absl::OkStatus();
+    return make_status(ErrorCode::kInternal,
+                       absl::StrCat("the answer of ", peer, " to ", method_, " ends too early"),
+                       origin);
+  }
+  if (made_by_peer(grpc_status_)) return with_origin(from_grpc(grpc_status_), origin);
+  switch (grpc_status_.error_code()) {
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return make_status(ErrorCode::kDeadlineExceeded,
+                         absl::StrCat("no answer from ", peer, " to ", method_,
+                                      " before the deadline; the task is busy, stopped or cut off"),
+                         origin);
+    case grpc::StatusCode::CANCELLED:
+      return make_status(ErrorCode::kCancelled,
+                         absl::StrCat("the call of ", method_, " on ", peer, " was cancelled"),
+                         origin);
+    case grpc::StatusCode::UNAVAILABLE:
+      return make_status(
+          ErrorCode::kTaskUnreachable,
+          absl::StrCat("cannot reach ", peer, " for ", method_, " (", grpc_status_.error_message(),
+                       "); is the task running? `trireme status` shows"),
+          origin);
+    default:
+      return make_status(static_cast<ErrorCode>(grpc_status_.error_code()),
+                         absl::StrCat(method_, " on ", peer, ": ", grpc_status_.error_message()),
+                         origin);
+  }
+}
+
+}  // namespace trireme::internal

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/generic/generic_stub.h>
+
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+
+#include "trireme/rpc/channel.h"
+#include "trireme/rpc/grpc_bridge.h"
+
+namespace trireme::internal {
+
+// What a call needs to know of its channel.
+struct Target {
+  std::shared_ptr<grpc::GenericStub> stub;
+  std::string task;
+  std::string address;
+  MessageLimits limits;
+};
+
+// The client's side of one call. It owns itself from start() to its callback.
+//
+// On the wire a call is always a stream of frames each way. When both ways fit one frame, the
+// unary form of gRPC's client says the same with a third of the events; otherwise frames are
+// written and read side by side.
+class OutgoingCall {
+ public:
+  static void start(const Target& target, const std::string& method, const Prefix& prefix,
+                    Message request, const CallOptions& options, grpc::CompletionQueue& queue,
+                    OnResponse on_response);
+
+ private:
+  OutgoingCall(const Target& target, const std::string& method, const CallOptions& options,
+               OnResponse on_response);
+  ~OutgoingCall() = default;
+
+  void start_unary(MessageWriter writer, grpc::CompletionQueue& queue);
+  void start_stream(MessageWriter writer, grpc::CompletionQueue& queue);
+  void write_next();
+  void on_unary(bool ok);
+  void on_written(bool ok);
+  void on_read(bool ok);
+  void on_finished(bool ok);
+  void event_done();
+  void complete();
+  absl::Status outcome() const;
+
+  const Target target_;
+  const std::string method_;
+  const Time deadline_;
+  OnResponse on_response_;
+  grpc::ClientContext context_;
+  std::optional<std::stop_callback<std::function<void()>>> on_stop_;
+
+  std::unique_ptr<grpc::GenericClientAsyncResponseReader> unary_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
+  std::optional<MessageWriter> writer_;
+  grpc::ByteBuffer frame_;
+  MessageReader reader_;
+  grpc::Status grpc_status_;
+  absl::Status read_status_;
+  int events_ = 0;  // that are still to come
+
+  MemberTag<OutgoingCall, &OutgoingCall::on_unary> unary_tag_{this};
+  MemberTag<OutgoingCall, &OutgoingCall::on_written> written_tag_{this};
+  MemberTag<OutgoingCall, &OutgoingCall::on_read> read_tag_{this};
+  MemberTag<OutgoingCall, &OutgoingCall::on_finished> finished_tag_{this};
+};
+
+}  // namespace trireme::internal

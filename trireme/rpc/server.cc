@@ -1,0 +1,192 @@
+#include "trireme/rpc/server.h"
+
+#include <grpcpp/server_builder.h>
+#include <unistd.h>
+
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/executor.h"
+#include "trireme/base/ids.h"
+#include "trireme/base/version.h"
+#include "trireme/rpc/channel.h"
+#include "trireme/rpc/hello.pb.h"
+#include "trireme/rpc/incoming_call.h"
+
+namespace trireme {
+namespace {
+
+// Calls that wait on each queue to be matched with an arriving one; each is replaced as it is
+// taken.
+constexpr int kAcceptsPerQueue = 32;
+constexpr auto kAskHolder = std::chrono::milliseconds(500);
+
+class HelloService final : public Service {
+ public:
+  explicit HelloService(const RpcServerOptions& options)
+      : task_(options.task), incarnation_(options.incarnation) {}
+
+  std::vector<Method> methods() override {
+    return {make_method<HelloRequest, HelloResponse>(
+        kHelloMethod, [this](const HelloRequest& request) { return hello(request); })};
+  }
+
+ private:
+  absl::StatusOr<HelloResponse> hello(const HelloRequest& request) const {
+    if (!request.expected_task().empty() && request.expected_task() != task_) {
+      return make_status(
+          ErrorCode::kFailedPrecondition,
+          absl::StrCat("the call was meant for ", request.expected_task(), ", but this address is ",
+                       task_, "; do both sides use the same cluster spec?"));
+    }
+    HelloResponse response;
+    response.set_protocol_version(kProtocolVersion);
+    response.set_release(version());
+    response.set_task(task_);
+    response.set_incarnation(incarnation_);
+    response.set_pid(getpid());
+    return response;
+  }
+
+  const std::string task_;
+  const uint64_t incarnation_;
+};
+
+std::string host_of(const std::string& address) {
+  return address.substr(0, address.rfind(':'));
+}
+
+// Why the address could not be taken, naming who has it when that is a server of ours.
+absl::Status taken(const RpcServerOptions& options) {
+  std::string holder = "another process, which is no Trireme server";
+  Channel channel({.address = options.address, .credentials = options.credentials});
+  if (const auto hello = channel.hello(after(kAskHolder)); hello.ok()) {
+    holder = absl::StrCat(hello->task, " (pid ", hello->pid, ", incarnation ",
+                          format_incarnation(hello->incarnation), ")");
+  }
+  return make_status(
+      ErrorCode::kAlreadyExists,
+      absl::StrCat(options.task, " cannot listen on ", options.address, ": the address is held by ",
+                   holder, ". Stop that process, or give one of the two another address"),
+      {options.task, ""});
+}
+
+internal::MethodStats stats_for(Metrics* metrics, const std::string& method) {
+  if (metrics == nullptr) return {};
+  const std::string name = absl::StrCat("rpc_server", method);
+  return {&metrics->counter(absl::StrCat(name, "/calls")),
+          &metrics->counter(absl::StrCat(name, "/errors")),
+          &metrics->counter(absl::StrCat(name, "/bytes_in")),
+          &metrics->counter(absl::StrCat(name, "/bytes_out")),
+          &metrics->histogram(absl::StrCat(name, "/latency_us"))};
+}
+
+}  // namespace
+
+class RpcServer::Impl {
+ public:
+  Impl(RpcServerOptions options, std::vector<std::unique_ptr<Service>> services)
+      : services_(std::move(services)) {
+    services_.push_back(std::make_unique<HelloService>(options));
+    for (const auto& service : services_) {
+      for (Method& method : service->methods()) {
+        auto stats = stats_for(options.metrics, method.name);
+        shared_.methods[method.name] = {std::move(method.handler), stats};
+      }
+    }
+    shared_.options = std::move(options);
+  }
+
+  ~Impl() { stop(std::chrono::steady_clock::now()); }
+
+  absl::Status start() {
+    const RpcServerOptions& options = shared_.options;
+    TRIREME_RETURN_IF_ERROR(
+        with_origin(options.credentials.check_bind(options.address), {options.task, ""}));
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort(options.address, options.credentials.for_server(), &port);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    builder.SetMaxReceiveMessageSize(kMaxFrameBytes);
+    builder.SetMaxSendMessageSize(-1);
+    builder.RegisterAsyncGenericService(&shared_.grpc_service);
+    for (int i = 0; i < options.threads; ++i) queues_.push_back(builder.AddCompletionQueue());
+    server_ = builder.BuildAndStart();
+    if (!server_ || port == 0) {
+      const bool started = server_ != nullptr;
+      if (started) server_->Shutdown();
+      server_.reset();
+      shut_down_queues();
+      return taken(options);
+    }
+    address_ = absl::StrCat(host_of(options.address), ":", port);
+    for (auto& queue : queues_) {
+      for (int i = 0; i < kAcceptsPerQueue; ++i)
+        internal::IncomingCall::accept(shared_, queue.get());
+      threads_.emplace_back([queue = queue.get()] { run(queue); });
+    }
+    return absl::OkStatus();
+  }
+
+  void stop(Time deadline) {
+    MutexLock lock(stop_mutex_);
+    if (!server_) return;
+    shared_.gate.shut();
+    shared_.gate.close(deadline);
+    server_->Shutdown(std::chrono::system_clock::now());  // cancels what is left, waits for its end
+    shut_down_queues();
+    for (std::thread& thread : threads_) thread.join();
+    server_.reset();
+  }
+
+  const std::string& address() const { return address_; }
+
+ private:
+  static void run(grpc::ServerCompletionQueue* queue) {
+    set_thread_name("trireme-rpc");
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue->Next(&tag, &ok)) internal::Tag::dispatch(tag, ok);
+  }
+
+  void shut_down_queues() {
+    for (auto& queue : queues_) {
+      queue->Shutdown();
+      if (!threads_.empty()) continue;  // its thread drains it
+      void* tag = nullptr;
+      bool ok = false;
+      while (queue->Next(&tag, &ok)) internal::Tag::dispatch(tag, ok);
+    }
+  }
+
+  std::vector<std::unique_ptr<Service>> services_;
+  internal::ServerContextOfCalls shared_;
+  std::string address_;
+  std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
+  std::unique_ptr<grpc::Server> server_;
+  std::vector<std::thread> threads_;
+  Mutex stop_mutex_;
+};
+
+absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::start(
+    RpcServerOptions options, std::vector<std::unique_ptr<Service>> services) {
+  auto impl = std::make_unique<Impl>(std::move(options), std::move(services));
+  TRIREME_RETURN_IF_ERROR(impl->start());
+  return std::unique_ptr<RpcServer>(new RpcServer(std::move(impl)));
+}
+
+RpcServer::RpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+RpcServer::~RpcServer() = default;
+
+const std::string& RpcServer::address() const {
+  return impl_->address();
+}
+
+void RpcServer::stop(Time deadline) {
+  impl_->stop(deadline);
+}
+
+}  // namespace trireme

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "trireme/base/clock.h"
+#include "trireme/observe/metrics.h"
+#include "trireme/rpc/credentials.h"
+#include "trireme/rpc/frame.h"
+#include "trireme/rpc/service.h"
+
+namespace trireme {
+
+struct RpcServerOptions {
+  std::string address;  // host:port; port 0 takes a free one
+  std::string task;     // who this is, for errors and for callers that ask
+  uint64_t incarnation = 0;
+  Credentials credentials = Credentials::loopback();
+  int threads = default_rpc_threads();  // that take calls; handlers run on them
+  MessageLimits limits;
+  Metrics* metrics = nullptr;  // must outlive the server; none: not counted
+};
+
+// A port that serves methods. Every method takes and returns a Message of any size; the frames of
+// large ones are streamed. Thread-safe.
+class RpcServer {
+ public:
+  // Fails when the address may not be bound or is taken.
+  static absl::StatusOr<std::unique_ptr<RpcServer>> start(
+      RpcServerOptions options, std::vector<std::unique_ptr<Service>> services);
+
+  // Stops at once: calls under way are cancelled.
+  ~RpcServer();
+
+  // The address that callers use, with the port that was taken.
+  const std::string& address() const;
+
+  // Takes no new calls, lets those under way end until the deadline, cancels the rest. Returns when
+  // nothing runs any more. May be called again.
+  void stop(Time deadline);
+
+ private:
+  class Impl;
+  explicit RpcServer(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "trireme/base/clock.h"
+#include "trireme/rpc/message.h"
+
+namespace trireme {
+
+namespace internal {
+class IncomingCall;
+}
+
+// A call that arrived whole and waits for its answer. Owned by whoever works on it; may be moved to
+// another thread. Destroying it unanswered answers with INTERNAL, so that no caller is forgotten.
+class ServerCall {
+ public:
+  explicit ServerCall(std::shared_ptr<internal::IncomingCall> call);
+  ServerCall(ServerCall&&) noexcept = default;
+  ServerCall& operator=(ServerCall&&) noexcept = default;
+  ~ServerCall();
+
+  const std::string& method() const;
+  Message& request();
+  // (caller, request id) names a request uniquely, and a repetition of it equally.
+  uint64_t request_id() const;
+  uint64_t caller() const;
+  Time deadline() const;
+  // Stops when the caller cancels, gives up at its deadline or is gone.
+  std::stop_token stop_token() const;
+
+  // Answers; once.
+  void respond(absl::StatusOr<Message> response);
+
+ private:
+  std::shared_ptr<internal::IncomingCall> call_;
+};
+
+// Called on a thread that serves many calls: it must not block. Long work moves the call to an
+// executor and answers from there.
+using Handler = std::function<void(ServerCall)>;
+
+struct Method {
+  std::string name;  // "/trireme.Service/Method"
+  Handler handler;
+};
+
+// A module offers its methods as one of these; the server that it is registered with owns it.
+class Service {
+ public:
+  virtual ~Service() = default;
+  virtual std::vector<Method> methods() = 0;
+};
+
+// A method that takes and returns protobufs, without tensors, and is quick.
+template <typename Request, typename Response>
+Method make_method(std::string name, std::function<absl::StatusOr<Response>(const Request&)> body) {
+  return {std::move(name), [body = std::move(body)](ServerCall call) {
+            auto request = parse_body<Request>(call.request());
+            if (!request.ok()) return call.respond(request.status());
+            absl::StatusOr<Response> response = body(*request);
+            if (!response.ok()) return call.respond(response.status());
+            call.respond(make_message(*response));
+          }};
+}
+
+}  // namespace trireme

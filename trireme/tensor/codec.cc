@@ -1,0 +1,198 @@
+#include "trireme/tensor/codec.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "trireme/base/status.h"
+#include "trireme/tensor/dtype.h"
+
+namespace trireme {
+
+static_assert(std::endian::native == std::endian::little, "the wire format is little-endian");
+
+namespace {
+
+constexpr size_t kCountBytes = 4;
+constexpr size_t kHeadBytes = 4;
+
+template <typename T>
+void append(std::string& out, T value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+template <typename T>
+T load(const std::string& bytes, size_t offset) {
+  T value;
+  std::memcpy(&value, bytes.data() + offset, sizeof(value));
+  return value;
+}
+
+absl::Status malformed(const std::string& what) {
+  return make_status(ErrorCode::kInvalidArgument, absl::StrCat("malformed tensors: ", what));
+}
+
+absl::Status too_large(const std::string& what, uint64_t asked, uint64_t limit) {
+  return make_status(ErrorCode::kResourceExhausted,
+                     absl::StrCat("refused: ", what, " is ", asked, ", the limit is ", limit));
+}
+
+}  // namespace
+
+absl::StatusOr<at::Tensor> prepare_to_send(const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    return make_status(ErrorCode::kInvalidArgument, "an undefined tensor cannot be sent");
+  }
+  if (tensor.layout() != c10::kStrided) {
+    return make_status(ErrorCode::kInvalidArgument,
+                       "a sparse tensor cannot be sent as one; send its indices and values");
+  }
+  TRIREME_RETURN_IF_ERROR(dtype_to_wire(tensor.scalar_type()).status());
+  return try_call([&]() -> at::Tensor {
+    at::Tensor plain = tensor.detach();
+    if (plain.is_conj()) plain = plain.resolve_conj();
+    if (plain.is_neg()) plain = plain.resolve_neg();
+    if (!plain.device().is_cpu()) plain = plain.cpu();
+    return plain.contiguous();
+  });
+}
+
+std::string encode_tensor_table(const std::vector<at::Tensor>& prepared) {
+  std::string out;
+  append<uint32_t>(out, prepared.size());
+  for (const at::Tensor& tensor : prepared) {
+    append<uint8_t>(out, *dtype_to_wire(tensor.scalar_type()));
+    append<uint8_t>(out, tensor.dim());
+    append<uint16_t>(out, 0);
+    for (int64_t size : tensor.sizes()) append<int64_t>(out, size);
+  }
+  return out;
+}
+
+TensorReader::TensorReader(const TensorLimits& limits, BufferPool& pool)
+    : limits_(limits), pool_(pool) {}
+
+absl::StatusOr<size_t> TensorReader::read(const uint8_t* data, size_t size) {
+  size_t used = 0;
+  while (state_ != State::kDone && used < size) {
+    if (state_ == State::kPayload) {
+      at::Tensor& tensor = tensors_.back();
+      const size_t part = std::min<uint64_t>(tensor.nbytes() - written_, size - used);
+      std::memcpy(static_cast<uint8_t*>(tensor.data_ptr()) + written_, data + used, part);
+      written_ += part;
+      used += part;
+      if (written_ == tensor.nbytes()) begin_payload();
+    } else {
+      const size_t part = std::min(needed() - field_.size(), size - used);
+      field_.append(reinterpret_cast<const char*>(data + used), part);
+      used += part;
+      if (field_.size() == needed()) TRIREME_RETURN_IF_ERROR(take_field());
+    }
+  }
+  return used;
+}
+
+size_t TensorReader::needed() const {
+  switch (state_) {
+    case State::kCount:
+      return kCountBytes;
+    case State::kHead:
+      return kHeadBytes;
+    default:
+      return headers_.back().sizes.size() * sizeof(int64_t);
+  }
+}
+
+absl::Status TensorReader::take_field() {
+  const std::string field = std::exchange(field_, {});
+  switch (state_) {
+    case State::kCount:
+      count_ = load<uint32_t>(field, 0);
+      if (count_ > limits_.max_tensors) {
+        return too_large("the number of tensors", count_, limits_.max_tensors);
+      }
+      state_ = State::kHead;
+      if (count_ == 0) begin_payload();
+      return absl::OkStatus();
+    case State::kHead: {
+      TRIREME_ASSIGN_OR_RETURN(const c10::ScalarType dtype, dtype_from_wire(field[0]));
+      const uint8_t rank = field[1];
+      if (rank > limits_.max_rank) return too_large("a tensor's rank", rank, limits_.max_rank);
+      if (load<uint16_t>(field, 2) != 0) return malformed("reserved bits are set");
+      headers_.push_back({dtype, std::vector<int64_t>(rank), 0});
+      state_ = State::kSizes;
+      return rank == 0 ? finish_header() : absl::OkStatus();
+    }
+    default:
+      std::memcpy(headers_.back().sizes.data(), field.data(), field.size());
+      return finish_header();
+  }
+}
+
+absl::Status TensorReader::finish_header() {
+  Header& header = headers_.back();
+  header.bytes = c10::elementSize(header.dtype);
+  for (int64_t size : header.sizes) {
+    if (size < 0) return malformed(absl::StrCat("a size of ", size));
+    // A later zero makes the tensor empty, but LibTorch computes strides from the other sizes, so
+    // their product has to be sane as well.
+    if (size > 1 && header.bytes > limits_.max_bytes / size) {
+      return make_status(
+          ErrorCode::kResourceExhausted,
+          absl::StrCat("refused: a tensor of shape [", absl::StrJoin(header.sizes, ", "),
+                       "] and dtype ", dtype_name(header.dtype), " exceeds the limit of ",
+                       limits_.max_bytes, " bytes"));
+    }
+    if (size > 1) header.bytes *= size;
+  }
+  if (std::find(header.sizes.begin(), header.sizes.end(), 0) != header.sizes.end()) {
+    header.bytes = 0;
+  }
+  total_bytes_ += header.bytes;
+  if (total_bytes_ > limits_.max_bytes) {
+    return too_large("the size of all tensors", total_bytes_, limits_.max_bytes);
+  }
+  state_ = State::kHead;
+  if (headers_.size() == count_) begin_payload();
+  return absl::OkStatus();
+}
+
+// Goes on to the next tensor that has bytes. Its memory is taken only now, when they arrive.
+void TensorReader::begin_payload() {
+  state_ = State::kPayload;
+  while (tensors_.size() < headers_.size()) {
+    const Header& header = headers_[tensors_.size()];
+    tensors_.push_back(pool_.empty(header.sizes, header.dtype));
+    written_ = 0;
+    if (header.bytes > 0) return;
+  }
+  state_ = State::kDone;
+}
+
+absl::StatusOr<std::string> encode_tensors(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> prepared;
+  for (const at::Tensor& tensor : tensors) {
+    TRIREME_ASSIGN_OR_RETURN(at::Tensor ready, prepare_to_send(tensor));
+    prepared.push_back(std::move(ready));
+  }
+  std::string out = encode_tensor_table(prepared);
+  for (const at::Tensor& tensor : prepared) {
+    out.append(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+  }
+  return out;
+}
+
+absl::StatusOr<std::vector<at::Tensor>> decode_tensors(const std::string& bytes,
+                                                       const TensorLimits& limits) {
+  TensorReader reader(limits);
+  TRIREME_ASSIGN_OR_RETURN(
+      const size_t used, reader.read(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()));
+  if (!reader.done()) return malformed("they end too early");
+  if (used < bytes.size()) return malformed(absl::StrCat(bytes.size() - used, " bytes too many"));
+  return reader.take();
+}
+
+}  // namespace trireme

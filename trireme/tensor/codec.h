@@ -1,0 +1,81 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "trireme/tensor/buffer_pool.h"
+
+// Tensors as bytes, on the wire and in files. A list of tensors is a table followed by the bytes of
+// each tensor in turn, without gaps (docs/wire.md):
+//
+//   table    u32 number of tensors, then for each: u8 dtype, u8 rank, u16 zero, i64 sizes[rank]
+//   payload  the elements of each tensor, row-major, little-endian
+//
+// Neither side copies more than once: the sender's bytes are the tensor's own memory, the receiver
+// copies what arrives into memory that the new tensor owns.
+namespace trireme {
+
+// What a receiver is willing to take. Checked before memory is taken for it.
+struct TensorLimits {
+  uint32_t max_tensors = 1 << 20;
+  uint64_t max_bytes = uint64_t{64} << 30;  // of all tensors of one list
+  uint8_t max_rank = 64;
+};
+
+// The tensor as it will be sent: dense, on the CPU, contiguous. Returns the very tensor when it is
+// so already. Refuses what has no plain bytes (sparse, quantized, undefined), naming it.
+absl::StatusOr<at::Tensor> prepare_to_send(const at::Tensor& tensor);
+
+// The table of tensors that prepare_to_send returned.
+std::string encode_tensor_table(const std::vector<at::Tensor>& prepared);
+
+// Makes tensors from bytes as they arrive, in pieces of any size. After an error it is of no
+// further use. Not thread-safe.
+class TensorReader {
+ public:
+  explicit TensorReader(const TensorLimits& limits, BufferPool& pool = BufferPool::shared());
+
+  // Takes from the front of the bytes what belongs to the list and returns how many they were:
+  // fewer than `size` only when the list is complete.
+  absl::StatusOr<size_t> read(const uint8_t* data, size_t size);
+
+  bool done() const { return state_ == State::kDone; }
+  // The tensors, once done.
+  std::vector<at::Tensor> take() { return std::move(tensors_); }
+
+ private:
+  enum class State { kCount, kHead, kSizes, kPayload, kDone };
+  struct Header {
+    c10::ScalarType dtype;
+    std::vector<int64_t> sizes;
+    uint64_t bytes;
+  };
+
+  size_t needed() const;
+  absl::Status take_field();
+  absl::Status finish_header();
+  void begin_payload();
+
+  const TensorLimits limits_;
+  BufferPool& pool_;
+  State state_ = State::kCount;
+  std::string field_;  // bytes of the field that is being read
+  uint32_t count_ = 0;
+  std::vector<Header> headers_;
+  uint64_t total_bytes_ = 0;
+  std::vector<at::Tensor> tensors_;
+  uint64_t written_ = 0;  // of the last tensor
+};
+
+// A whole list in one string, and back: for what is small, and for files.
+absl::StatusOr<std::string> encode_tensors(const std::vector<at::Tensor>& tensors);
+absl::StatusOr<std::vector<at::Tensor>> decode_tensors(const std::string& bytes,
+                                                       const TensorLimits& limits = {});
+
+}  // namespace trireme
