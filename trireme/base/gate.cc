@@ -24,11 +24,6 @@ bool Gate::close(Time deadline) {
   return true;
 }
 
-void Gate::shut() {
-  MutexLock lock(mutex_);
-  closed_ = true;
-}
-
 int64_t Gate::inside() const {
   MutexLock lock(mutex_);
   return inside_;

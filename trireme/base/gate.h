@@ -38,8 +38,6 @@ class Gate {
   // Lets nobody in any more and waits for those inside. False when some are still inside at the
   // deadline; it can be called again to go on waiting.
   bool close(Time deadline);
-  // As close, without waiting.
-  void shut();
   int64_t inside() const;
 
  private:

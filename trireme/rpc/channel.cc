@@ -27,6 +27,7 @@ uint64_t next_request_id() {
 }
 
 std::shared_ptr<grpc::Channel> make_grpc_channel(const ChannelOptions& options) {
+  internal::route_grpc_log();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // One connection per channel, so that who holds a channel knows what it holds.

@@ -32,7 +32,7 @@ struct CallOptions {
   // The incarnation that is meant. 0: the one that was there at the last hello.
   uint64_t incarnation = 0;
   // The answer may be larger than a frame and is streamed. A call without this flag is cheaper, and
-  // its answer may have at most kFrameBytes.
+  // its answer may have at most kMaxFrameBytes.
   bool large_response = false;
   // Wait until the deadline for a peer that is not up yet, instead of failing at once.
   bool wait_for_ready = false;

@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint32_t kMagic = 0x454d5254;  // "TRME"
 constexpr uint16_t kHasTensors = 1;
+constexpr uint16_t kOneFrame = 2;
 // A tensor up to this size is copied into the frame instead of referred to.
 constexpr size_t kCopied = 16 << 10;
 
@@ -47,7 +48,8 @@ absl::StatusOr<MessageWriter> MessageWriter::make(const Prefix& prefix, Message 
   RawPrefix raw = {};
   raw.magic = kMagic;
   raw.version = prefix.version;
-  raw.flags = message.tensors.empty() ? 0 : kHasTensors;
+  if (!message.tensors.empty()) raw.flags |= kHasTensors;
+  if (prefix.one_frame) raw.flags |= kOneFrame;
   raw.request_id = prefix.request_id;
   raw.sender = prefix.sender;
   raw.receiver = prefix.receiver;
@@ -135,8 +137,12 @@ absl::Status MessageReader::parse_prefix() {
                        absl::StrCat("refused: a body of ", raw.body_size,
                                     " bytes exceeds the limit of ", limits_.max_body_bytes));
   }
-  if (raw.flags & ~kHasTensors) return malformed("reserved bits are set");
-  prefix_ = {raw.request_id, raw.sender, raw.receiver, raw.version};
+  if (raw.flags & ~(kHasTensors | kOneFrame)) return malformed("reserved bits are set");
+  prefix_ = {.request_id = raw.request_id,
+             .sender = raw.sender,
+             .receiver = raw.receiver,
+             .one_frame = (raw.flags & kOneFrame) != 0,
+             .version = raw.version};
   body_size_ = raw.body_size;
   has_tensors_ = raw.flags & kHasTensors;
   state_ = State::kBody;

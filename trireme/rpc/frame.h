@@ -22,8 +22,8 @@ namespace trireme {
 
 inline constexpr uint16_t kProtocolVersion = 1;
 
-// The frame size that streams best here (1 MiB, docs/decisions/one-kind-of-call.md), and the
-// largest that a receiver takes.
+// The frame size that streams best here (docs/decisions/one-kind-of-call.md), and the largest that
+// a receiver takes.
 inline constexpr size_t kFrameBytes = 1 << 20;
 inline constexpr size_t kMaxFrameBytes = 4 << 20;
 
@@ -34,8 +34,9 @@ int default_rpc_threads();
 
 struct Prefix {
   uint64_t request_id = 0;
-  uint64_t sender = 0;    // incarnation of the one who sends
-  uint64_t receiver = 0;  // incarnation that is meant; 0: whoever is there
+  uint64_t sender = 0;     // incarnation of the one who sends
+  uint64_t receiver = 0;   // incarnation that is meant; 0: whoever is there
+  bool one_frame = false;  // the answer has to come in one frame
   uint16_t version = kProtocolVersion;
 };
 

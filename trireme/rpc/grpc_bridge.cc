@@ -1,10 +1,15 @@
 #include "trireme/rpc/grpc_bridge.h"
 
 #include <c10/core/StorageImpl.h>
+#include <grpc/support/log.h>
+
+#include <cstring>
 
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
 #endif
+
+#include "trireme/base/logging.h"
 
 namespace trireme::internal {
 
@@ -68,6 +73,20 @@ absl::Status from_grpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   return status_from_wire(static_cast<absl::StatusCode>(status.error_code()),
                           status.error_message(), status.error_details());
+}
+
+void route_grpc_log() {
+  static const bool routed = [] {
+    gpr_set_log_function([](gpr_log_func_args* line) {
+      if (line->severity != GPR_LOG_SEVERITY_ERROR) return;
+      // A failed assertion ends the process; its line is the only trace.
+      const bool fatal = std::strncmp(line->message, "assertion failed", 16) == 0;
+      log(fatal ? LogLevel::kError : LogLevel::kDebug, "gRPC: ", line->file, ":", line->line, ": ",
+          line->message);
+    });
+    return true;
+  }();
+  (void)routed;
 }
 
 gpr_timespec to_timespec(Time time) {

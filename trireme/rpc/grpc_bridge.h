@@ -47,6 +47,10 @@ grpc::Status to_grpc(const absl::Status& status);
 bool made_by_peer(const grpc::Status& status);
 absl::Status from_grpc(const grpc::Status& status);
 
+// gRPC's own log lines speak of its insides; they appear only when ours are at debug. Called before
+// the first use of gRPC.
+void route_grpc_log();
+
 // gRPC deadlines on the monotonic clock.
 gpr_timespec to_timespec(Time time);
 Time from_timespec(gpr_timespec time);

@@ -7,15 +7,18 @@
 namespace trireme::internal {
 
 void IncomingCall::accept(ServerContextOfCalls& server, grpc::ServerCompletionQueue* queue) {
-  auto call = std::make_shared<IncomingCall>(server, queue);
+  Gate::Pass alive = server.alive.enter();
+  if (!alive) return;  // the server stops
+  auto call = std::make_shared<IncomingCall>(server, std::move(alive), queue);
   call->self_ = call;
   call->context_.AsyncNotifyWhenDone(call->done_.start());
   server.grpc_service.RequestCall(&call->context_, &call->stream_, queue, queue,
                                   call->accepted_.start());
 }
 
-IncomingCall::IncomingCall(ServerContextOfCalls& server, grpc::ServerCompletionQueue* queue)
-    : server_(server), queue_(queue), reader_(server.options.limits) {}
+IncomingCall::IncomingCall(ServerContextOfCalls& server, Gate::Pass alive,
+                           grpc::ServerCompletionQueue* queue)
+    : server_(server), alive_(std::move(alive)), queue_(queue), reader_(server.options.limits) {}
 
 void IncomingCall::on_accepted(bool ok) {
   if (!ok) {  // the server stops; gRPC will not report on this call again
@@ -25,8 +28,8 @@ void IncomingCall::on_accepted(bool ok) {
   self_done_ = self_;
   accept(server_, queue_);
   arrived_ = std::chrono::steady_clock::now();
-  pass_ = server_.gate.enter();
-  if (!pass_) {
+  serving_ = server_.serving.enter();
+  if (!serving_) {
     return finish(make_status(ErrorCode::kUnavailable, "the server is stopping"));
   }
   const auto found = server_.methods.find(context_.method());
@@ -86,6 +89,12 @@ void IncomingCall::respond(absl::StatusOr<Message> response) {
                                      .receiver = asked.sender},
                                     *std::move(response));
   if (!writer.ok()) return finish(writer.status());
+  if (asked.one_frame && writer->bytes_left() > kMaxFrameBytes) {
+    return finish(make_status(
+        ErrorCode::kResourceExhausted,
+        absl::StrCat("the answer to ", method(), " has ", writer->bytes_left(),
+                     " bytes, but the caller takes one frame of at most ", kMaxFrameBytes)));
+  }
   writer_.emplace(*std::move(writer));
   if (registered_->stats.bytes_out != nullptr) {
     registered_->stats.bytes_out->add(writer_->bytes_left());
@@ -94,8 +103,7 @@ void IncomingCall::respond(absl::StatusOr<Message> response) {
 }
 
 void IncomingCall::write_next() {
-  // What nearly fits goes in one frame: a caller that expects a small answer reads only one.
-  const bool last = writer_->bytes_left() <= kFrameBytes + kFrameBytes / 4;
+  const bool last = reader_.prefix().one_frame || writer_->bytes_left() <= kFrameBytes;
   const grpc::ByteBuffer frame =
       to_byte_buffer(writer_->next_frame(last ? writer_->bytes_left() : kFrameBytes));
   if (last) {
@@ -125,7 +133,7 @@ void IncomingCall::on_finished(bool) {
         std::chrono::duration_cast<std::chrono::microseconds>(took).count());
   }
   writer_.reset();
-  pass_ = Gate::Pass();
+  serving_ = Gate::Pass();
   self_.reset();
 }
 

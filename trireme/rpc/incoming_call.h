@@ -32,7 +32,8 @@ struct ServerContextOfCalls {
   RpcServerOptions options;
   absl::flat_hash_map<std::string, RegisteredMethod> methods;
   grpc::AsyncGenericService grpc_service;
-  Gate gate;
+  Gate serving;  // calls that arrived and are not answered yet
+  Gate alive;    // IncomingCalls: until none is left, gRPC may still report on one
 };
 
 // The server's side of one call, from its arrival to the last byte of its answer:
@@ -46,7 +47,7 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall> {
   // Waits for the next call on this queue, serves it, and waits for another one.
   static void accept(ServerContextOfCalls& server, grpc::ServerCompletionQueue* queue);
 
-  IncomingCall(ServerContextOfCalls& server, grpc::ServerCompletionQueue* queue);
+  IncomingCall(ServerContextOfCalls& server, Gate::Pass alive, grpc::ServerCompletionQueue* queue);
 
   const std::string& method() const { return context_.method(); }
   Message& request() { return request_; }
@@ -68,12 +69,13 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall> {
   absl::Status check_prefix() const;
 
   ServerContextOfCalls& server_;
+  const Gate::Pass alive_;  // the first member, so that it is left last
   grpc::ServerCompletionQueue* const queue_;
   grpc::GenericServerContext context_;
   grpc::GenericServerAsyncReaderWriter stream_{&context_};
   std::shared_ptr<IncomingCall> self_;       // until the answer is out
   std::shared_ptr<IncomingCall> self_done_;  // until gRPC says that the call is over
-  Gate::Pass pass_;
+  Gate::Pass serving_;
   const RegisteredMethod* registered_ = nullptr;
   Time arrived_;
 

@@ -5,20 +5,33 @@
 #include "absl/strings/str_cat.h"
 
 namespace trireme::internal {
+namespace {
+
+bool fits_one_frame(const Message& message) {
+  size_t bytes = message.body.size();
+  for (const at::Tensor& tensor : message.tensors) {
+    if (tensor.defined()) bytes += tensor.nbytes();
+  }
+  return bytes <= kFrameBytes;
+}
+
+}  // namespace
 
 void OutgoingCall::start(const Target& target, const std::string& method, const Prefix& prefix,
                          Message request, const CallOptions& options, grpc::CompletionQueue& queue,
                          OnResponse on_response) {
-  auto writer = MessageWriter::make(prefix, std::move(request));
+  Prefix marked = prefix;
+  marked.one_frame = !options.large_response && fits_one_frame(request);
+  auto writer = MessageWriter::make(marked, std::move(request));
   if (!writer.ok()) {
     on_response(with_origin(writer.status(), {target.task, method}));
     return;
   }
   auto* call = new OutgoingCall(target, method, options, std::move(on_response));
-  if (options.large_response || writer->bytes_left() > kFrameBytes) {
-    call->start_stream(*std::move(writer), queue);
-  } else {
+  if (marked.one_frame) {
     call->start_unary(*std::move(writer), queue);
+  } else {
+    call->start_stream(*std::move(writer), queue);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/executor.h"
 #include "trireme/base/ids.h"
+#include "trireme/base/logging.h"
 #include "trireme/base/version.h"
 #include "trireme/rpc/channel.h"
 #include "trireme/rpc/hello.pb.h"
@@ -21,6 +22,7 @@ namespace {
 // taken.
 constexpr int kAcceptsPerQueue = 32;
 constexpr auto kAskHolder = std::chrono::milliseconds(500);
+constexpr auto kComplainAfter = std::chrono::seconds(5);
 
 class HelloService final : public Service {
  public:
@@ -104,6 +106,7 @@ class RpcServer::Impl {
     const RpcServerOptions& options = shared_.options;
     TRIREME_RETURN_IF_ERROR(
         with_origin(options.credentials.check_bind(options.address), {options.task, ""}));
+    internal::route_grpc_log();
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort(options.address, options.credentials.for_server(), &port);
@@ -115,10 +118,7 @@ class RpcServer::Impl {
     builder.RegisterAsyncGenericService(&shared_.grpc_service);
     for (int i = 0; i < options.threads; ++i) queues_.push_back(builder.AddCompletionQueue());
     server_ = builder.BuildAndStart();
-    if (!server_ || port == 0) {
-      const bool started = server_ != nullptr;
-      if (started) server_->Shutdown();
-      server_.reset();
+    if (!server_) {
       shut_down_queues();
       return taken(options);
     }
@@ -134,9 +134,13 @@ class RpcServer::Impl {
   void stop(Time deadline) {
     MutexLock lock(stop_mutex_);
     if (!server_) return;
-    shared_.gate.shut();
-    shared_.gate.close(deadline);
-    server_->Shutdown(std::chrono::system_clock::now());  // cancels what is left, waits for its end
+    shared_.serving.close(deadline);
+    server_->Shutdown(std::chrono::system_clock::now());  // cancels what is left
+    // Handlers see their stop tokens now. Until the last has answered, its queue must live.
+    while (!shared_.alive.close(after(kComplainAfter))) {
+      log_warning(shared_.options.task, ": still waiting for ", shared_.serving.inside(),
+                  " call(s) that were cancelled and do not end");
+    }
     shut_down_queues();
     for (std::thread& thread : threads_) thread.join();
     server_.reset();

@@ -15,7 +15,8 @@ namespace {
 bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor left = a.contiguous(), right = b.contiguous();
   return left.sizes() == right.sizes() && left.scalar_type() == right.scalar_type() &&
-         std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0;
+         (left.nbytes() == 0 ||
+          std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0);
 }
 
 std::vector<at::Tensor> round_trip(const std::vector<at::Tensor>& tensors) {
