@@ -1,0 +1,11 @@
+#include "trireme/base/version.h"
+
+#include "trireme/version.h"
+
+namespace trireme {
+
+const char* version() {
+  return TRIREME_VERSION;
+}
+
+}  // namespace trireme
