@@ -6,20 +6,21 @@ configure_file(${PROJECT_SOURCE_DIR}/trireme/version.h.in ${PROJECT_BINARY_DIR}/
 
 get_property(modules GLOBAL PROPERTY TRIREME_MODULES)
 list(REMOVE_ITEM modules testing)
-list(TRANSFORM modules PREPEND trireme_)
-list(JOIN modules "," whole_modules)
+list(TRANSFORM modules PREPEND trireme_ OUTPUT_VARIABLE targets)
 
-# CMake wants a source; the code is in the modules. Whole archives, since operators and services
-# register themselves in static objects that nothing refers to.
-set(no_source ${PROJECT_BINARY_DIR}/generated/libtrireme.cc)
-file(CONFIGURE OUTPUT ${no_source} CONTENT "// libtrireme.so is made of the modules' archives.\n")
-add_library(trireme SHARED ${no_source})
+# The objects, not the archives: operators and services register themselves in static objects that
+# nothing refers to, and a linker takes from an archive only what is referred to.
+add_library(trireme SHARED)
+foreach(target IN LISTS targets)
+  target_sources(trireme PRIVATE $<TARGET_OBJECTS:${target}>)
+endforeach()
+target_link_libraries(trireme PRIVATE ${targets})  # for the engines that they need
 add_library(trireme::trireme ALIAS trireme)
 set_target_properties(trireme PROPERTIES
+  LINKER_LANGUAGE CXX
   VERSION ${PROJECT_VERSION}
   SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
   LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/exports.map)
-target_link_libraries(trireme PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,${whole_modules}>")
 # Torch's include folder and libraries: in this tree from its targets, for others from TriremeConfig.
 target_link_libraries(trireme PUBLIC $<BUILD_INTERFACE:trireme_torch>)
 target_link_options(trireme PRIVATE

@@ -1,7 +1,5 @@
 #include "trireme/base/version.h"
 
-#include "trireme/version.h"
-
 namespace trireme {
 
 const char* version() {
