@@ -23,6 +23,9 @@ endif()
 
 # LibTorch: the one that the user names (Torch_DIR, TORCH_ROOT or CMAKE_PREFIX_PATH), else the
 # one that tools/setup put into .venv.
+if(NOT TORCH_ROOT AND DEFINED ENV{TORCH_ROOT})
+  set(TORCH_ROOT $ENV{TORCH_ROOT})
+endif()
 if(TORCH_ROOT)
   list(PREPEND CMAKE_PREFIX_PATH ${TORCH_ROOT})
 endif()
