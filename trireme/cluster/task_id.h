@@ -6,6 +6,8 @@
 #include <iosfwd>
 #include <string>
 
+#include "trireme/base/error.h"  // who parses must be able to catch
+
 namespace trireme {
 
 // One task of a cluster, written "/job:worker/task:0".
