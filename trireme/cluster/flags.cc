@@ -1,0 +1,103 @@
+#include "trireme/cluster/flags.h"
+
+#include "absl/strings/str_cat.h"
+#include "trireme/cluster/text.h"
+#include "trireme/cluster/tf_config.h"
+
+namespace trireme {
+namespace {
+
+using internal::Finding;
+using internal::lookup;
+
+bool is_ours(const std::string& name) {
+  return name == "--task_type" || name == "--task_index" || name == "--cluster";
+}
+
+Finding finding_of(std::string source, const Cluster& cluster) {
+  Finding finding{.source = std::move(source), .spec = cluster.spec};
+  if (cluster.task) {
+    finding.task_type = cluster.task->job;
+    finding.task_index = cluster.task->index;
+  }
+  return finding;
+}
+
+// Job scripts of Slurm often export WORLD_SIZE and MASTER_ADDR for programs that take their rank
+// from Slurm; torchrun also sets RANK.
+bool under_torchrun(const Environment& environment) {
+  return lookup(environment, "RANK") ||
+         (lookup(environment, "WORLD_SIZE") && !lookup(environment, "SLURM_PROCID"));
+}
+
+Finding find(const Flags& flags, const Environment& environment) {
+  if (flags.cluster_file()) {
+    return {.source = "--cluster", .spec = internal::read_cluster_file(*flags.cluster_file())};
+  }
+  if (lookup(environment, "TF_CONFIG")) return internal::read_tf_config(environment);
+  if (under_torchrun(environment)) {
+    return finding_of("torchrun", TorchrunResolver(environment));
+  }
+  if (lookup(environment, "SLURM_PROCID")) {
+    return finding_of("Slurm", SlurmResolver({}, environment));
+  }
+  return {};
+}
+
+}  // namespace
+
+Flags::Flags(int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const size_t equals = argument.find('=');
+    const std::string name = argument.substr(0, equals);
+    if (argument == "--") {
+      rest_.insert(rest_.end(), argv + i, argv + argc);
+      return;
+    }
+    if (!is_ours(name)) {
+      rest_.push_back(argument);
+    } else if (equals != argument.npos) {
+      set(name, argument.substr(equals + 1));
+    } else if (i + 1 < argc && std::string(argv[i + 1]).rfind("--", 0) != 0) {
+      set(name, argv[++i]);
+    } else {
+      set(name, "");
+    }
+  }
+}
+
+void Flags::set(const std::string& name, const std::string& value) {
+  if (value.empty()) internal::refuse(absl::StrCat(name, " needs a value, as ", name, "=VALUE"));
+  if (name == "--task_type") {
+    if (!internal::is_role(value)) {
+      internal::refuse(
+          absl::StrCat(name, "=", value, " is no role; the roles are ", internal::kRoles));
+    }
+    task_type_ = value;
+  } else if (name == "--task_index") {
+    task_index_ = internal::parse_int(value);
+    if (!task_index_) internal::refuse(absl::StrCat(name, "=", value, " is no number from 0 on"));
+  } else {
+    cluster_file_ = value;
+  }
+}
+
+Cluster resolve(const Flags& flags, const Environment& environment) {
+  Finding finding = find(flags, environment);
+  std::vector<std::string> given;
+  if (flags.task_type()) {
+    finding.task_type = flags.task_type();
+    // The index that the environment told was meant for a role that counts.
+    if (internal::is_single_role(*flags.task_type())) finding.task_index.reset();
+    given.push_back(absl::StrCat("--task_type=", *flags.task_type()));
+  }
+  if (flags.task_index()) {
+    finding.task_index = flags.task_index();
+    given.push_back(absl::StrCat("--task_index=", *flags.task_index()));
+  }
+  if (!given.empty()) finding.source = given.size() == 1 ? given[0] : given[0] + " " + given[1];
+  return finding.settle();
+}
+
+}  // namespace trireme

@@ -1,0 +1,34 @@
+#include "trireme/cluster/json_text.h"
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/cluster/text.h"
+
+namespace trireme::internal {
+
+nlohmann::json parse_json(const std::string& text, const std::string& what) {
+  using nlohmann::json;
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  const auto check_keys = [&](int, json::parse_event_t event, json& value) {
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end) keys.pop_back();
+    if (event == json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
+      refuse(absl::StrCat(what, ": key '", value.get<std::string>(), "' is given twice"));
+    }
+    return true;
+  };
+  try {
+    return json::parse(text, check_keys);
+  } catch (const json::parse_error& error) {
+    // The parser counts bytes from 1, and stops at the one that it cannot take.
+    const std::string before = text.substr(0, std::max<size_t>(error.byte, 1) - 1);
+    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+    const size_t column = before.size() - (before.rfind('\n') + 1) + 1;
+    refuse(absl::StrCat(what, " is not valid JSON at line ", line, ", column ", column));
+  }
+}
+
+}  // namespace trireme::internal
