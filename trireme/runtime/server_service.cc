@@ -1,0 +1,99 @@
+#include "trireme/runtime/server_service.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "trireme/base/version.h"
+#include "trireme/runtime/server.pb.h"
+
+namespace trireme {
+namespace {
+
+constexpr char kDescribe[] = "/trireme.Server/Describe";
+constexpr char kEndJob[] = "/trireme.Server/EndJob";
+
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+class ServerService final : public Service {
+ public:
+  explicit ServerService(TaskContext& context) : context_(context) {}
+
+  std::vector<Method> methods() override {
+    return {make_method<DescribeRequest, DescribeResponse>(
+                kDescribe, [this](const DescribeRequest&) { return describe(); }),
+            make_method<EndJobRequest, EndJobResponse>(
+                kEndJob, [this](const EndJobRequest& request) { return end_job(request); })};
+  }
+
+ private:
+  DescribeResponse describe() const {
+    DescribeResponse response;
+    response.set_task(context_.task.to_string());
+    response.set_address(context_.address);
+    response.set_incarnation(context_.incarnation);
+    response.set_uptime_ms(std::chrono::duration_cast<std::chrono::milliseconds>(
+                               Clock::real().now() - context_.started)
+                               .count());
+    response.set_release(version());
+    response.set_protocol_version(kProtocolVersion);
+    response.set_pid(getpid());
+    response.set_host(host_name());
+    for (const std::string& name : context_.devices.names(context_.task)) {
+      response.add_devices(name);
+    }
+    for (const auto& [name, value] : context_.metrics.counters()) {
+      (*response.mutable_counters())[name] = value;
+    }
+    return response;
+  }
+
+  EndJobResponse end_job(const EndJobRequest& request) const {
+    EndJobResponse response;
+    response.set_exits(context_.end_job(request.reason()));
+    return response;
+  }
+
+  TaskContext& context_;
+};
+
+absl::StatusOr<TaskDescription> to_description(const Response& answer) {
+  if (!answer.ok()) return answer.status();
+  TRIREME_ASSIGN_OR_RETURN(const auto response, parse_body<DescribeResponse>(*answer));
+  return TaskDescription{.task = response.task(),
+                         .address = response.address(),
+                         .incarnation = response.incarnation(),
+                         .uptime = std::chrono::milliseconds(response.uptime_ms()),
+                         .release = response.release(),
+                         .pid = response.pid(),
+                         .host = response.host(),
+                         .devices = {response.devices().begin(), response.devices().end()},
+                         .counters = {response.counters().begin(), response.counters().end()}};
+}
+
+}  // namespace
+
+std::unique_ptr<Service> make_server_service(TaskContext& context) {
+  return std::make_unique<ServerService>(context);
+}
+
+void describe_task(Channel& channel, Time deadline,
+                   absl::AnyInvocable<void(absl::StatusOr<TaskDescription>)> done) {
+  channel.call(kDescribe, make_message(DescribeRequest()), {.deadline = deadline},
+               [done = std::move(done)](Response answer) mutable { done(to_description(answer)); });
+}
+
+absl::StatusOr<bool> end_job(Channel& channel, const std::string& reason, Time deadline) {
+  EndJobRequest request;
+  request.set_reason(reason);
+  TRIREME_ASSIGN_OR_RETURN(const Message answer,
+                           channel.call(kEndJob, make_message(request), {.deadline = deadline}));
+  TRIREME_ASSIGN_OR_RETURN(const auto response, parse_body<EndJobResponse>(answer));
+  return response.exits();
+}
+
+}  // namespace trireme

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "trireme/rpc/channel.h"
+#include "trireme/runtime/task_server.h"
+
+namespace trireme {
+
+// The service that tells about its server, and hears that a job has ended.
+std::unique_ptr<Service> make_server_service(TaskContext& context);
+
+// What a server says of itself.
+struct TaskDescription {
+  std::string task;
+  std::string address;
+  uint64_t incarnation = 0;
+  Duration uptime = {};
+  std::string release;
+  int64_t pid = 0;
+  std::string host;
+  std::vector<std::string> devices;
+  std::map<std::string, uint64_t> counters;
+};
+
+// Asks the server at the other end of a channel; calls back once.
+void describe_task(Channel& channel, Time deadline,
+                   absl::AnyInvocable<void(absl::StatusOr<TaskDescription>)> done);
+
+// Tells it that the job has ended. Whether it exits.
+absl::StatusOr<bool> end_job(Channel& channel, const std::string& reason, Time deadline);
+
+}  // namespace trireme

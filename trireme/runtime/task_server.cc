@@ -1,0 +1,67 @@
+#include "trireme/runtime/task_server.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/ids.h"
+#include "trireme/base/logging.h"
+
+namespace trireme {
+
+absl::StatusOr<std::unique_ptr<TaskServer>> TaskServer::start(TaskServerOptions options) {
+  auto context = std::make_unique<TaskContext>();
+  TRIREME_ASSIGN_OR_RETURN(context->address,
+                           try_call([&] { return options.spec.address(options.task); }));
+  context->spec = std::move(options.spec);
+  context->task = options.task;
+  context->devices = options.devices;
+  context->incarnation = new_incarnation();
+  context->started = Clock::real().now();
+  context->credentials = options.credentials;
+
+  std::unique_ptr<TaskServer> server(new TaskServer(std::move(context)));
+  TaskContext& shared = *server->context_;
+  shared.end_job = [server = server.get(), exits = options.exit_with_job](const std::string& why) {
+    log_info(server->context_->task.to_string(), ": the job has ended (", why, ")",
+             exits ? "; exiting with it" : "; waiting for the next one");
+    if (exits) server->release_waiters();
+    return exits;
+  };
+  std::vector<std::unique_ptr<Service>> services;
+  for (const ServiceFactory& make : options.services) services.push_back(make(shared));
+
+  std::string address = shared.address;
+  if (!options.bind_host.empty()) {
+    address = absl::StrCat(options.bind_host, address.substr(address.rfind(':')));
+  }
+  TRIREME_ASSIGN_OR_RETURN(server->rpc_, RpcServer::start({.address = address,
+                                                           .task = shared.task.to_string(),
+                                                           .incarnation = shared.incarnation,
+                                                           .credentials = shared.credentials,
+                                                           .metrics = &shared.metrics},
+                                                          std::move(services)));
+  return server;
+}
+
+TaskServer::~TaskServer() {
+  stop(Clock::real().now());
+}
+
+void TaskServer::wait(std::stop_token stop) {
+  std::stop_callback on_stop(stop, [this] { release_waiters(); });
+  MutexLock lock(mutex_);
+  while (!ended_) ended_changed_.wait(mutex_);
+}
+
+void TaskServer::stop(Time deadline) {
+  if (rpc_) rpc_->stop(deadline);
+  release_waiters();
+}
+
+void TaskServer::release_waiters() {
+  MutexLock lock(mutex_);
+  ended_ = true;
+  ended_changed_.notify_all();
+}
+
+}  // namespace trireme

@@ -1,0 +1,105 @@
+#include "trireme/server/in_process_cluster.h"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/mutex.h"
+#include "trireme/base/status.h"
+#include "trireme/rpc/port_reservation.h"
+#include "trireme/server/services.h"
+
+namespace trireme {
+
+class InProcessCluster::Impl {
+ public:
+  explicit Impl(const InProcessClusterOptions& options) : devices_(options.devices) {
+    if (options.workers < 0 || options.ps < 0 || options.workers + options.ps == 0) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  absl::StrCat("an in-process cluster of ", options.workers, " workers and ",
+                               options.ps, " ps; give at least one task"));
+    }
+    spec_ = ClusterSpec(std::map<std::string, TaskAddresses>{{"worker", reserve(options.workers)},
+                                                             {"ps", reserve(options.ps)}});
+    MutexLock lock(mutex_);
+    for (const TaskId& task : spec_.all_tasks()) servers_[task] = make(task);
+  }
+
+  ~Impl() {
+    // All at once: a server waits for those who call it no longer than they live.
+    MutexLock lock(mutex_);
+    for (auto& [task, server] : servers_) {
+      if (server) server->stop(Clock::real().now());
+    }
+  }
+
+  const ClusterSpec& spec() const { return spec_; }
+
+  void stop(const TaskId& task) {
+    MutexLock lock(mutex_);
+    slot(task).reset();
+  }
+
+  void start(const TaskId& task) {
+    MutexLock lock(mutex_);
+    std::unique_ptr<TaskServer>& server = slot(task);
+    if (!server) server = make(task);
+  }
+
+  bool is_running(const TaskId& task) {
+    MutexLock lock(mutex_);
+    return slot(task) != nullptr;
+  }
+
+ private:
+  std::vector<std::string> reserve(int count) {
+    std::vector<std::string> addresses;
+    for (int i = 0; i < count; ++i) {
+      ports_.push_back(value_or_throw(PortReservation::make()));
+      addresses.push_back(ports_.back().address());
+    }
+    return addresses;
+  }
+
+  std::unique_ptr<TaskServer> make(const TaskId& task) const {
+    return value_or_throw(TaskServer::start(
+        {.spec = spec_, .task = task, .devices = devices_, .services = all_services()}));
+  }
+
+  std::unique_ptr<TaskServer>& slot(const TaskId& task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    spec_.address(task);  // throws if there is no such task
+    return servers_[task];
+  }
+
+  const DeviceList devices_;
+  std::vector<PortReservation> ports_;
+  ClusterSpec spec_;
+  Mutex mutex_;
+  std::map<TaskId, std::unique_ptr<TaskServer>> servers_ ABSL_GUARDED_BY(mutex_);
+};
+
+InProcessCluster::InProcessCluster(const InProcessClusterOptions& options)
+    : impl_(std::make_unique<Impl>(options)) {}
+InProcessCluster::~InProcessCluster() = default;
+
+const ClusterSpec& InProcessCluster::spec() const {
+  return impl_->spec();
+}
+SimpleResolver InProcessCluster::resolver() const {
+  return SimpleResolver(impl_->spec());
+}
+std::string InProcessCluster::target(const TaskId& task) const {
+  return absl::StrCat("grpc://", impl_->spec().address(task));
+}
+void InProcessCluster::stop(const TaskId& task) {
+  impl_->stop(task);
+}
+void InProcessCluster::start(const TaskId& task) {
+  impl_->start(task);
+}
+bool InProcessCluster::is_running(const TaskId& task) const {
+  return impl_->is_running(task);
+}
+
+}  // namespace trireme

@@ -1,0 +1,97 @@
+#include "trireme/server/server.h"
+
+#include <ATen/Parallel.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/logging.h"
+#include "trireme/base/signals.h"
+#include "trireme/base/status.h"
+#include "trireme/server/services.h"
+
+namespace trireme {
+namespace {
+
+constexpr auto kDrain = std::chrono::seconds(10);
+
+TaskId own_task(const Cluster& cluster) {
+  if (cluster.task) return *cluster.task;
+  throw Error(ErrorCode::kInvalidArgument,
+              "this process has no task to serve: say which with TF_CONFIG's \"task\" or with "
+              "--task_type and --task_index");
+}
+
+TaskServerOptions to_task_options(const Cluster& cluster, const ServerOptions& options) {
+  return {.spec = cluster.spec,
+          .task = own_task(cluster),
+          .devices = options.devices,
+          .credentials = options.insecure ? Credentials::insecure() : Credentials::loopback(),
+          .bind_host = options.bind_host,
+          .exit_with_job = options.exit_with_job,
+          .services = all_services()};
+}
+
+}  // namespace
+
+class Server::Impl {
+ public:
+  Impl(const Cluster& cluster, const ServerOptions& options) {
+    if (options.threads < 0) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  absl::StrCat("threads is ", options.threads, "; it may be 0 or more"));
+    }
+    if (options.threads > 0) at::set_num_threads(options.threads);
+    server_ = value_or_throw(TaskServer::start(to_task_options(cluster, options)));
+    if (options.insecure) {
+      log_warning(server_->context().task.to_string(), ": listening on ",
+                  server_->context().address,
+                  " without certificates: whoever reaches this port commands the server");
+    }
+  }
+
+  TaskServer& server() { return *server_; }
+
+ private:
+  std::unique_ptr<TaskServer> server_;
+};
+
+Server::Server(const Cluster& cluster, const ServerOptions& options)
+    : impl_(std::make_unique<Impl>(cluster, options)) {}
+
+Server::Server(const ClusterSpec& spec, const std::string& job, int index,
+               const ServerOptions& options)
+    : Server(Cluster(spec, TaskId{job, index}), options) {}
+
+Server::Server(Server&&) noexcept = default;
+
+Server::~Server() {
+  if (impl_) stop();
+}
+
+const TaskId& Server::task() const {
+  return impl_->server().context().task;
+}
+
+std::string Server::target() const {
+  return absl::StrCat("grpc://", impl_->server().context().address);
+}
+
+uint64_t Server::incarnation() const {
+  return impl_->server().context().incarnation;
+}
+
+int Server::join() {
+  {
+    StopOnSignal signals;
+    impl_->server().wait(signals.token());
+  }
+  stop();
+  return 0;
+}
+
+void Server::stop() {
+  impl_->server().stop(after(kDrain));
+}
+
+}  // namespace trireme

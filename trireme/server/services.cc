@@ -1,0 +1,13 @@
+#include "trireme/server/services.h"
+
+#include "trireme/runtime/server_service.h"
+
+namespace trireme {
+
+std::vector<ServiceFactory> all_services() {
+  return {
+      make_server_service,
+  };
+}
+
+}  // namespace trireme
