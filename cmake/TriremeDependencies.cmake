@@ -66,7 +66,10 @@ if(TRIREME_SANITIZER STREQUAL "address")
   target_compile_options(trireme_flags INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer -O1)
   target_link_options(trireme_flags INTERFACE -fsanitize=address,undefined)
 elseif(TRIREME_SANITIZER STREQUAL "thread")
-  target_compile_options(trireme_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer -O1)
+  # Hidden, so that gRPC's library does not take our instrumented copies of abseil's inline
+  # functions for its own: its uses of them would be reported, without the locks around them.
+  target_compile_options(trireme_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer -O1
+                         -fvisibility=hidden -fvisibility-inlines-hidden)
   target_link_options(trireme_flags INTERFACE -fsanitize=thread)
 elseif(TRIREME_SANITIZER)
   message(FATAL_ERROR "TRIREME_SANITIZER is '${TRIREME_SANITIZER}'; it may be address, thread or empty.")

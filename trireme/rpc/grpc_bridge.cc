@@ -13,18 +13,32 @@
 
 namespace trireme::internal {
 
-void* Tag::start() {
+namespace {
+
+// What one thread wrote before hand_over is seen by the one that gets the object back from gRPC.
+// So it is, but ThreadSanitizer has to be told.
+void hand_over([[maybe_unused]] void* object) {
 #if defined(__SANITIZE_THREAD__)
-  __tsan_release(this);
+  __tsan_release(object);
 #endif
+}
+
+void take_over([[maybe_unused]] void* object) {
+#if defined(__SANITIZE_THREAD__)
+  __tsan_acquire(object);
+#endif
+}
+
+}  // namespace
+
+void* Tag::start() {
+  hand_over(this);
   return this;
 }
 
 void Tag::dispatch(void* tag, bool ok) {
   auto* self = static_cast<Tag*>(tag);
-#if defined(__SANITIZE_THREAD__)
-  __tsan_acquire(self);
-#endif
+  take_over(self);
   self->on_event(ok);
 }
 
@@ -40,9 +54,13 @@ grpc::ByteBuffer to_byte_buffer(std::vector<Piece> frame) {
     auto* data = static_cast<uint8_t*>(const_cast<void*>(piece.tensor.const_data_ptr()));
     c10::StorageImpl* storage = piece.tensor.storage().unsafeGetStorageImpl();
     c10::raw::intrusive_ptr::incref(storage);
+    hand_over(storage);
     slices.emplace_back(
         data + piece.offset, piece.size,
-        [](void* held) { c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(held)); },
+        [](void* held) {
+          take_over(held);
+          c10::raw::intrusive_ptr::decref(static_cast<c10::StorageImpl*>(held));
+        },
         storage);
   }
   return grpc::ByteBuffer(slices.data(), slices.size());
