@@ -96,9 +96,9 @@ int measure(const std::string& ours_address, const std::string& bare_address, in
   throw_if_error(ours.hello(after(std::chrono::seconds(10))).status());
   BareClient bare(bare_address);
   const std::string kib(1024, 'x');
-  const int calls = static_cast<int>(2000 * scale);
-  const int many = static_cast<int>(20000 * scale);
-  const int fetches = std::max(1, static_cast<int>(8 * scale));
+  const int calls = static_cast<int>(500 * scale);
+  const int many = static_cast<int>(4000 * scale);
+  const int fetches = std::max(1, static_cast<int>(2 * scale));
 
   const auto fetch = [&] {
     const Response response = ours.call(kFetch, {}, {.large_response = true});

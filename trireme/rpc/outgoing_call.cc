@@ -88,14 +88,18 @@ void OutgoingCall::on_written(bool ok) {
 }
 
 void OutgoingCall::on_read(bool ok) {
-  if (ok) read_status_ = read_frame(frame_, reader_);
-  frame_.Clear();
-  if (ok && !read_status_.ok()) context_.TryCancel();
-  // Reads on after the last frame, to its end or error, so that the status can be asked for.
-  if (ok && read_status_.ok()) return stream_->Read(&frame_, read_tag_.start());
-  ++events_;
-  stream_->Finish(&grpc_status_, finished_tag_.start());
-  event_done();
+  if (!ok) {  // the end, or an error: the status tells
+    ++events_;
+    stream_->Finish(&grpc_status_, finished_tag_.start());
+    return event_done();
+  }
+  // The next read is asked for before this frame is copied, so that the sender need not wait.
+  grpc::ByteBuffer frame;
+  frame.Swap(&frame_);
+  stream_->Read(&frame_, read_tag_.start());
+  if (!read_status_.ok()) return;
+  read_status_ = read_frame(frame, reader_);
+  if (!read_status_.ok()) context_.TryCancel();
 }
 
 void OutgoingCall::on_finished(bool) {
