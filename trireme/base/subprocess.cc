@@ -63,17 +63,6 @@ struct Pipe {
   }
 };
 
-std::string resolve_program(const std::string& name) {
-  if (name.find('/') != name.npos) return name;
-  const char* path = std::getenv("PATH");
-  const std::string folders = path != nullptr ? path : "/usr/bin:/bin";
-  for (const std::string& folder : std::vector<std::string>(absl::StrSplit(folders, ':'))) {
-    const std::string candidate = absl::StrCat(folder.empty() ? "." : folder, "/", name);
-    if (access(candidate.c_str(), X_OK) == 0) return candidate;
-  }
-  return name;
-}
-
 std::vector<std::string> make_environment(const std::map<std::string, std::string>& changes) {
   std::vector<std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -195,7 +184,7 @@ class Subprocess::Impl {
     if (options.argv.empty() || options.argv[0].empty()) {
       return make_status(ErrorCode::kInvalidArgument, "there is no program to run");
     }
-    const std::string program = resolve_program(options.argv[0]);
+    TRIREME_ASSIGN_OR_RETURN(const std::string program, find_program(options.argv[0]));
     const std::vector<std::string> environment = make_environment(options.environment);
     const std::vector<char*> argv = pointers(options.argv), variables = pointers(environment);
     Pipe out, err, failure;
@@ -345,6 +334,20 @@ void Subprocess::send_signal(int signal) {
 }
 std::optional<ExitStatus> Subprocess::wait(Time deadline) {
   return impl_->wait(deadline);
+}
+
+absl::StatusOr<std::string> find_program(const std::string& name) {
+  if (name.find('/') != name.npos) {
+    if (access(name.c_str(), X_OK) != 0) return cannot_run(name, errno);
+    return name;
+  }
+  const char* path = std::getenv("PATH");
+  const std::string folders = path != nullptr ? path : "/usr/bin:/bin";
+  for (const std::string& folder : std::vector<std::string>(absl::StrSplit(folders, ':'))) {
+    const std::string candidate = absl::StrCat(folder.empty() ? "." : folder, "/", name);
+    if (access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  return cannot_run(name, ENOENT);
 }
 
 absl::StatusOr<CompletedProcess> run_process(SubprocessOptions options, Time deadline) {

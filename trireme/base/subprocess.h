@@ -75,6 +75,10 @@ class Subprocess {
   std::unique_ptr<Impl> impl_;
 };
 
+// Where a program is that PATH holds, or the path itself if it has a slash; fails, naming it, if it
+// cannot be run.
+absl::StatusOr<std::string> find_program(const std::string& name);
+
 // A process that ran to its end, and all that it wrote.
 struct CompletedProcess {
   ExitStatus status;
