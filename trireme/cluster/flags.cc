@@ -1,5 +1,7 @@
 #include "trireme/cluster/flags.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "trireme/cluster/text.h"
 #include "trireme/cluster/tf_config.h"
@@ -9,10 +11,6 @@ namespace {
 
 using internal::Finding;
 using internal::lookup;
-
-bool is_ours(const std::string& name) {
-  return name == "--task_type" || name == "--task_index" || name == "--cluster";
-}
 
 Finding finding_of(std::string source, const Cluster& cluster) {
   Finding finding{.source = std::move(source), .spec = cluster.spec};
@@ -32,7 +30,8 @@ bool under_torchrun(const Environment& environment) {
 
 Finding find(const Flags& flags, const Environment& environment) {
   if (flags.cluster_file()) {
-    return {.source = "--cluster", .spec = internal::read_cluster_file(*flags.cluster_file())};
+    return {.source = flags.names().cluster,
+            .spec = internal::read_cluster_file(*flags.cluster_file())};
   }
   if (lookup(environment, "TF_CONFIG")) return internal::read_tf_config(environment);
   if (under_torchrun(environment)) {
@@ -46,7 +45,7 @@ Finding find(const Flags& flags, const Environment& environment) {
 
 }  // namespace
 
-Flags::Flags(int argc, const char* const* argv) {
+Flags::Flags(int argc, const char* const* argv, FlagNames names) : names_(std::move(names)) {
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     const size_t equals = argument.find('=');
@@ -67,15 +66,19 @@ Flags::Flags(int argc, const char* const* argv) {
   }
 }
 
+bool Flags::is_ours(const std::string& name) const {
+  return name == names_.task_type || name == names_.task_index || name == names_.cluster;
+}
+
 void Flags::set(const std::string& name, const std::string& value) {
   if (value.empty()) internal::refuse(absl::StrCat(name, " needs a value, as ", name, "=VALUE"));
-  if (name == "--task_type") {
+  if (name == names_.task_type) {
     if (!internal::is_role(value)) {
       internal::refuse(
           absl::StrCat(name, "=", value, " is no role; the roles are ", internal::kRoles));
     }
     task_type_ = value;
-  } else if (name == "--task_index") {
+  } else if (name == names_.task_index) {
     task_index_ = internal::parse_int(value);
     if (!task_index_) internal::refuse(absl::StrCat(name, "=", value, " is no number from 0 on"));
   } else {
@@ -90,11 +93,11 @@ Cluster resolve(const Flags& flags, const Environment& environment) {
     finding.task_type = flags.task_type();
     // The index that the environment told was meant for a role that counts.
     if (internal::is_single_role(*flags.task_type())) finding.task_index.reset();
-    given.push_back(absl::StrCat("--task_type=", *flags.task_type()));
+    given.push_back(absl::StrCat(flags.names().task_type, "=", *flags.task_type()));
   }
   if (flags.task_index()) {
     finding.task_index = flags.task_index();
-    given.push_back(absl::StrCat("--task_index=", *flags.task_index()));
+    given.push_back(absl::StrCat(flags.names().task_index, "=", *flags.task_index()));
   }
   if (!given.empty()) finding.source = given.size() == 1 ? given[0] : given[0] + " " + given[1];
   return finding.settle();

@@ -9,6 +9,13 @@
 
 namespace trireme {
 
+// What a program calls the flags below, if it has names of its own for them.
+struct FlagNames {
+  std::string task_type = "--task_type";
+  std::string task_index = "--task_index";
+  std::string cluster = "--cluster";
+};
+
 // The flags that tell a process who it is, written "--task_type=ps" or "--task_type ps":
 //
 //   --task_type ROLE     worker, chief, ps or evaluator
@@ -20,18 +27,22 @@ namespace trireme {
 class Flags {
  public:
   Flags() = default;
-  Flags(int argc, const char* const* argv);
+  Flags(int argc, const char* const* argv, FlagNames names = {});
 
   const std::optional<std::string>& task_type() const { return task_type_; }
   const std::optional<int>& task_index() const { return task_index_; }
   const std::optional<std::string>& cluster_file() const { return cluster_file_; }
 
+  const FlagNames& names() const { return names_; }
+
   // What was not ours, in its order and without the program's name.
   const std::vector<std::string>& rest() const { return rest_; }
 
  private:
+  bool is_ours(const std::string& name) const;
   void set(const std::string& name, const std::string& value);
 
+  FlagNames names_;
   std::optional<std::string> task_type_;
   std::optional<int> task_index_;
   std::optional<std::string> cluster_file_;

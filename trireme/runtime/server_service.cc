@@ -81,9 +81,9 @@ std::unique_ptr<Service> make_server_service(TaskContext& context) {
   return std::make_unique<ServerService>(context);
 }
 
-void describe_task(Channel& channel, Time deadline,
+void describe_task(Channel& channel, const CallOptions& options,
                    absl::AnyInvocable<void(absl::StatusOr<TaskDescription>)> done) {
-  channel.call(kDescribe, make_message(DescribeRequest()), {.deadline = deadline},
+  channel.call(kDescribe, make_message(DescribeRequest()), options,
                [done = std::move(done)](Response answer) mutable { done(to_description(answer)); });
 }
 

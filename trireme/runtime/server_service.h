@@ -1,7 +1,9 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -28,8 +30,13 @@ struct TaskDescription {
 };
 
 // Asks the server at the other end of a channel; calls back once.
-void describe_task(Channel& channel, Time deadline,
+void describe_task(Channel& channel, const CallOptions& options,
                    absl::AnyInvocable<void(absl::StatusOr<TaskDescription>)> done);
+
+inline void describe_task(Channel& channel, Time deadline,
+                          absl::AnyInvocable<void(absl::StatusOr<TaskDescription>)> done) {
+  describe_task(channel, CallOptions{.deadline = deadline}, std::move(done));
+}
 
 // Tells it that the job has ended. Whether it exits.
 absl::StatusOr<bool> end_job(Channel& channel, const std::string& reason, Time deadline);

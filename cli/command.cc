@@ -1,0 +1,59 @@
+#include "cli/command.h"
+
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "trireme/cluster/flags.h"
+
+namespace trireme {
+
+int exit_code_of(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kNotFound:
+    case ErrorCode::kOutOfRange:
+    case ErrorCode::kPermissionDenied:
+      return kUsageError;
+    default:
+      return kRunTimeError;
+  }
+}
+
+void say(const std::string& line) {
+  const std::string text = absl::StrCat("trireme: ", line, "\n");
+  (void)!write(STDERR_FILENO, text.data(), text.size());
+}
+
+std::string text_of(const Error& error) {
+  const bool named = error.message().rfind(error.origin().task, 0) == 0;
+  return named ? error.message() : error.what();
+}
+
+Cluster resolve_cluster(const std::string& job, const std::string& task, const std::string& file) {
+  const FlagNames names = {.task_type = "--job", .task_index = "--task"};
+  std::vector<std::string> words = {"trireme"};
+  if (!job.empty()) words.push_back(absl::StrCat(names.task_type, "=", job));
+  if (!task.empty()) words.push_back(absl::StrCat(names.task_index, "=", task));
+  if (!file.empty()) words.push_back(absl::StrCat(names.cluster, "=", file));
+  std::vector<const char*> argv;
+  for (const std::string& word : words) argv.push_back(word.c_str());
+  return resolve(Flags(static_cast<int>(argv.size()), argv.data(), names));
+}
+
+std::string short_device_names(const std::vector<std::string>& names) {
+  return absl::StrJoin(names, ",", [](std::string* out, const std::string& name) {
+    out->append(name.substr(name.rfind('/') + 1));
+  });
+}
+
+std::chrono::milliseconds seconds_of(const std::string& flag, double seconds) {
+  constexpr double kMost = 1e7;  // more than a hundred days
+  if (!(seconds > 0) || seconds > kMost) {
+    throw Error(ErrorCode::kInvalidArgument,
+                absl::StrCat(flag, "=", seconds, " is no time to wait; give seconds above 0"));
+  }
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+}  // namespace trireme

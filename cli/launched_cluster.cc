@@ -1,0 +1,160 @@
+#include "cli/launched_cluster.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cli/command.h"
+#include "trireme/base/status.h"
+#include "trireme/runtime/cluster_status.h"
+
+namespace trireme {
+namespace {
+
+constexpr size_t kLastLines = 10;
+// A server drains for ten seconds.
+constexpr auto kStopLimit = std::chrono::seconds(15);
+
+std::string short_name(const TaskId& task) {
+  return absl::StrCat(task.job, "/", task.index);
+}
+
+}  // namespace
+
+LaunchedCluster::LaunchedCluster(int workers, int ps) {
+  spec_ = ClusterSpec(
+      std::map<std::string, TaskAddresses>{{"worker", reserve(workers)}, {"ps", reserve(ps)}});
+}
+
+LaunchedCluster::~LaunchedCluster() {
+  stop();
+}
+
+std::vector<std::string> LaunchedCluster::reserve(int count) {
+  std::vector<std::string> addresses;
+  for (int i = 0; i < count; ++i) {
+    ports_.push_back(value_or_throw(PortReservation::make()));
+    addresses.push_back(ports_.back().address());
+  }
+  return addresses;
+}
+
+std::string LaunchedCluster::tf_config(const TaskId& task) const {
+  return nlohmann::json{{"cluster", nlohmann::json::parse(spec_.to_json())},
+                        {"task", {{"type", task.job}, {"index", task.index}}}}
+      .dump();
+}
+
+void LaunchedCluster::start(const std::vector<std::string>& command) {
+  for (const TaskId& task : spec_.all_tasks()) {
+    {
+      MutexLock lock(mutex_);
+      members_[task];
+    }
+    auto process = value_or_throw(Subprocess::start({
+        .argv = command,
+        .environment = {{"TF_CONFIG", tf_config(task)}},
+        .on_stdout = [=, this](const std::string& line) { on_line(task, STDOUT_FILENO, line); },
+        .on_stderr = [=, this](const std::string& line) { on_line(task, STDERR_FILENO, line); },
+        .null_stdin = true,
+        // Ctrl-C in a terminal is for the program; the servers stay until it has ended.
+        .own_group = true,
+        .on_exit = [=, this](const ExitStatus& status) { on_exit(task, status); },
+    }));
+    MutexLock lock(mutex_);
+    members_[task].process = std::move(process);
+  }
+}
+
+bool LaunchedCluster::wait_until_up(Duration limit, std::stop_token stop) {
+  std::stop_callback on_stop(stop, [this] { one_ended_.request_stop(); });
+  const ClusterStatus status =
+      describe_cluster(spec_, {.deadline = after(limit),
+                               .wait = true,
+                               .on_waiting =
+                                   [this](const std::vector<TaskId>& missing) {
+                                     say("waiting for " + list_tasks(spec_, missing));
+                                   },
+                               .stop = one_ended_.get_token()});
+  if (stop.stop_requested()) return false;
+  std::optional<std::pair<TaskId, std::string>> failed;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [task, member] : members_) {
+      if (member.ended) {
+        failed.emplace(task, absl::StrCat("ended before it answered: ", member.ended->to_string()));
+      }
+    }
+    up_ = !failed;
+  }
+  if (failed) fail(failed->first, failed->second);
+  for (const auto& [task, answer] : status) {
+    if (!answer.ok()) {
+      fail(task, absl::StrCat("did not answer within ", format_duration(limit), ": ",
+                              std::string(answer.status().message())));
+    }
+  }
+  return true;
+}
+
+void LaunchedCluster::fail(const TaskId& task, const std::string& what) {
+  std::string lines;
+  {
+    MutexLock lock(mutex_);
+    for (const std::string& line : members_[task].last_lines) {
+      absl::StrAppend(&lines, "\n    ", line);
+    }
+  }
+  throw Error(ErrorCode::kUnavailable,
+              absl::StrCat(what, lines.empty() ? "; it wrote nothing" : "; its last lines:", lines),
+              {.task = task.to_string()});
+}
+
+void LaunchedCluster::stop() {
+  std::map<TaskId, Subprocess*> processes;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    for (const auto& [task, member] : members_) {
+      if (member.process) processes[task] = member.process.get();
+    }
+  }
+  for (const auto& [task, process] : processes) process->send_signal(SIGTERM);
+  const Time deadline = after(kStopLimit);
+  for (const auto& [task, process] : processes) {
+    if (process->wait(deadline)) continue;
+    say(absl::StrCat(task.to_string(), " (pid ", process->pid(), ") did not stop within ",
+                     format_duration(kStopLimit), " and is killed"));
+    process->send_signal(SIGKILL);
+    process->wait(Time::max());
+  }
+}
+
+void LaunchedCluster::on_line(const TaskId& task, int fd, const std::string& line) {
+  // One write for a line, so that those of several servers do not mix.
+  const std::string text = absl::StrCat("[", short_name(task), "] ", line, "\n");
+  (void)!write(fd, text.data(), text.size());
+  MutexLock lock(mutex_);
+  std::deque<std::string>& last_lines = members_[task].last_lines;
+  last_lines.push_back(line);
+  if (last_lines.size() > kLastLines) last_lines.pop_front();
+}
+
+void LaunchedCluster::on_exit(const TaskId& task, const ExitStatus& status) {
+  bool warn = false;
+  {
+    MutexLock lock(mutex_);
+    members_[task].ended = status;
+    warn = up_ && !stopping_;
+  }
+  if (warn) {
+    say(absl::StrCat("warning: ", task.to_string(), " has ended early: ", status.to_string(),
+                     "; the rest goes on without it"));
+  }
+  one_ended_.request_stop();
+}
+
+}  // namespace trireme

@@ -1,0 +1,113 @@
+#include "trireme/server/server.h"
+
+#include <unistd.h>
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cli/command.h"
+#include "trireme/base/ids.h"
+#include "trireme/base/logging.h"
+#include "trireme/base/version.h"
+
+namespace trireme {
+namespace {
+
+constexpr char kFooter[] = R"(
+Examples:
+  trireme server --job worker --task 0 --cluster cluster.json
+  trireme server --job ps --task 1 --cluster cluster.json --devices cpu:2 --threads 4
+  TF_CONFIG='{"cluster": {...}, "task": {"type": "worker", "index": 1}}' trireme server
+
+The file names every task: {"worker": ["a:2222", "b:2222"], "ps": ["a:2221"]}. The server listens on
+the address that it has there, from which its role and number follow for everybody else. Servers may
+be started in any order. They stay for one job after another; --exit-with-job ends them with the
+first. SIGTERM or Ctrl-C lets calls under way end for up to ten seconds, then stops; exit code 0.
+
+Without certificates a server listens on loopback addresses only. --insecure lifts that: then every
+machine that reaches the port commands the server.)";
+
+struct Options {
+  std::string job, task, cluster, devices, bind, log_level = "info";
+  int threads = 0;
+  bool exit_with_job = false, insecure = false;
+};
+
+std::string tasks_of(const ClusterSpec& spec) {
+  std::vector<std::string> jobs;
+  for (const std::string& job : spec.jobs()) {
+    jobs.push_back(absl::StrCat(
+        job, " ", absl::StrJoin(spec.tasks(job), ",", [](std::string* out, const TaskId& task) {
+          absl::StrAppend(out, task.index);
+        })));
+  }
+  return absl::StrJoin(jobs, "; ");
+}
+
+Cluster own_cluster(const Options& options) {
+  Cluster cluster = resolve_cluster(options.job, options.task, options.cluster);
+  if (cluster.is_local()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "there is no cluster to serve in: give --cluster FILE with --job and --task, or set "
+        "TF_CONFIG");
+  }
+  if (!cluster.task) {
+    throw Error(ErrorCode::kInvalidArgument,
+                absl::StrCat("which task is this server? Give --job and --task; the cluster has ",
+                             tasks_of(cluster.spec)));
+  }
+  return cluster;
+}
+
+int serve(const Options& options) {
+  set_log_level(parse_log_level(options.log_level));
+  if (options.threads < 0) {
+    throw Error(ErrorCode::kInvalidArgument, absl::StrCat("--threads=", options.threads,
+                                                          " is no number of threads; 0 leaves it "
+                                                          "to LibTorch"));
+  }
+  ServerOptions server_options{.threads = options.threads,
+                               .insecure = options.insecure,
+                               .bind_host = options.bind,
+                               .exit_with_job = options.exit_with_job};
+  if (!options.devices.empty()) server_options.devices = DeviceList::parse(options.devices);
+  const Cluster cluster = own_cluster(options);
+  Server server(cluster, server_options);
+  log_info(server.task().to_string(), " serves at ", cluster.spec.address(server.task()),
+           " (incarnation ", format_incarnation(server.incarnation()), ", pid ", getpid(),
+           ", devices ", short_device_names(server_options.devices.names(server.task())),
+           ", trireme ", version(), ")");
+  const int code = server.join();
+  log_info(server.task().to_string(), " has stopped");
+  return code;
+}
+
+}  // namespace
+
+void add_server_command(CLI::App& app, Invocation& invocation) {
+  CLI::App* command = app.add_subcommand("server", "Serve one task of a cluster, until stopped");
+  auto options = std::make_shared<Options>();
+  command->add_option("--job", options->job, "The role: worker, ps, chief or evaluator");
+  command->add_option("--task", options->task, "Its number among the tasks of that role");
+  command
+      ->add_option("--cluster", options->cluster,
+                   "The cluster as a JSON file; else TF_CONFIG, torchrun's or Slurm's variables")
+      ->type_name("FILE");
+  command->add_option("--devices", options->devices, "Logical devices, as cpu:2 or cpu:2,gpu:1");
+  command->add_option("--threads", options->threads,
+                      "Threads that one operator may use; 0: LibTorch's choice");
+  command->add_flag("--exit-with-job", options->exit_with_job, "End when the chief ends the job");
+  command->add_option("--bind", options->bind, "Listen on this host instead of the cluster's")
+      ->type_name("HOST");
+  command->add_flag("--insecure", options->insecure,
+                    "Listen where other machines can reach it, without certificates");
+  command->add_option("--log-level", options->log_level, "debug, info, warning, error or off")
+      ->capture_default_str();
+  command->footer(kFooter);
+  command->callback(
+      [&invocation, options] { invocation.run = [options] { return serve(*options); }; });
+}
+
+}  // namespace trireme

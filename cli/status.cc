@@ -1,0 +1,205 @@
+#include <cstdio>
+#include <future>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "cli/command.h"
+#include "trireme/base/ids.h"
+#include "trireme/base/logging.h"
+#include "trireme/base/signals.h"
+#include "trireme/base/status.h"
+#include "trireme/runtime/cluster_status.h"
+
+namespace trireme {
+namespace {
+
+constexpr char kFooter[] = R"(
+Examples:
+  trireme status --cluster cluster.json              every task of the cluster
+  trireme status --cluster cluster.json --wait 60    first wait, up to a minute, until all are up
+  trireme status --target 127.0.0.1:2222             the one server at an address
+  trireme launch --workers 3 --ps 2 -- trireme status
+  trireme status --json | jq '.tasks[] | select(.up | not)'
+
+Without --cluster and --target the cluster is that of TF_CONFIG, or of torchrun's or Slurm's
+variables. All tasks are asked at once. Exit code: 0 if every task answers, 1 if one does not.)";
+
+struct Options {
+  std::string cluster, target;
+  double timeout = 5;
+  std::optional<double> wait;
+  bool json = false;
+};
+
+// One line of what is shown.
+struct Row {
+  std::string task, address, role;
+  absl::StatusOr<TaskDescription> answer;
+};
+
+std::string role_of(const std::string& task) {
+  const auto parsed = try_call([&] { return TaskId::parse(task).job; });
+  return parsed.ok() ? *parsed : "";
+}
+
+std::vector<Row> ask_target(const Options& options, Time deadline) {
+  std::string address = options.target;
+  if (address.rfind("grpc://", 0) == 0) address = address.substr(7);
+  ClusterSpec checked{{"worker", {address}}};  // refuses what is no address
+  // Calls back, unlike hello(), so that it ends with the deadline however the server behaves.
+  Channel channel({.address = address, .credentials = Credentials::insecure()});
+  auto answer = std::make_shared<std::promise<absl::StatusOr<TaskDescription>>>();
+  describe_task(channel,
+                CallOptions{.deadline = deadline, .wait_for_ready = options.wait.has_value()},
+                [answer](auto result) { answer->set_value(std::move(result)); });
+  Row row{.address = address, .answer = answer->get_future().get()};
+  if (row.answer.ok()) {
+    row.task = row.answer->task;
+    row.role = role_of(row.task);
+  }
+  return {row};
+}
+
+std::vector<Row> ask_cluster(const ClusterSpec& spec, const Options& options, Time deadline) {
+  StopOnSignal signals;
+  const ClusterStatus status =
+      describe_cluster(spec, {.deadline = deadline,
+                              .wait = options.wait.has_value(),
+                              .on_waiting =
+                                  [&](const std::vector<TaskId>& missing) {
+                                    if (options.wait)
+                                      say("waiting for " + list_tasks(spec, missing));
+                                  },
+                              .stop = signals.token()});
+  std::vector<Row> rows;
+  for (const auto& [task, answer] : status) {
+    rows.push_back({task.to_string(), spec.address(task), task.job, answer});
+  }
+  return rows;
+}
+
+// Why there is no answer, short enough for a table; --json has the whole text.
+std::string why(const absl::Status& status, Duration limit) {
+  std::string message(status.message());
+  switch (error_code(status)) {
+    case ErrorCode::kTaskUnreachable: {
+      // The transport's reason stands in brackets, from the general to the particular.
+      const size_t open = message.find('('), close = message.rfind(')');
+      if (open != message.npos && close != message.npos && open < close) {
+        message = message.substr(open + 1, close - open - 1);
+      }
+      const size_t colon = message.rfind(": ");
+      return absl::StrCat("unreachable: ",
+                          colon == message.npos ? message : message.substr(colon + 2));
+    }
+    case ErrorCode::kDeadlineExceeded:
+      return absl::StrCat("no answer within ", format_duration(limit),
+                          ": it is stopped, busy or cut off");
+    case ErrorCode::kCancelled:
+      return "not asked to the end: interrupted";
+    default:
+      return message;
+  }
+}
+
+void print_table(const std::vector<Row>& rows, Duration limit) {
+  size_t task = 4, address = 7;
+  for (const Row& row : rows) {
+    task = std::max(task, row.task.size());
+    address = std::max(address, row.address.size());
+  }
+  absl::PrintF("%-*s  %-*s  %-6s  %-16s  %-7s  %-7s  %s\n", task, "TASK", address, "ADDRESS",
+               "ROLE", "INCARNATION", "UPTIME", "VERSION", "DEVICES");
+  for (const Row& row : rows) {
+    absl::PrintF("%-*s  %-*s  %-6s  ", task, row.task, address, row.address, row.role);
+    if (row.answer.ok()) {
+      absl::PrintF("%-16s  %-7s  %-7s  %s\n", format_incarnation(row.answer->incarnation),
+                   format_duration(row.answer->uptime), row.answer->release,
+                   short_device_names(row.answer->devices));
+    } else {
+      absl::PrintF("%s\n", why(row.answer.status(), limit));
+    }
+  }
+}
+
+void print_json(const std::vector<Row>& rows) {
+  nlohmann::ordered_json tasks = nlohmann::ordered_json::array();
+  for (const Row& row : rows) {
+    nlohmann::ordered_json task = {
+        {"task", row.task}, {"address", row.address}, {"role", row.role}, {"up", row.answer.ok()}};
+    if (row.answer.ok()) {
+      const TaskDescription& told = *row.answer;
+      task["incarnation"] = format_incarnation(told.incarnation);
+      task["uptime_seconds"] = std::chrono::duration<double>(told.uptime).count();
+      task["version"] = told.release;
+      task["host"] = told.host;
+      task["pid"] = told.pid;
+      task["devices"] = told.devices;
+      task["counters"] = told.counters;
+    } else {
+      task["error_code"] = error_code_name(error_code(row.answer.status()));
+      task["error"] = std::string(row.answer.status().message());
+    }
+    tasks.push_back(std::move(task));
+  }
+  std::printf("%s\n", nlohmann::ordered_json{{"tasks", tasks}}.dump(2).c_str());
+}
+
+int show(const Options& options) {
+  if (!options.cluster.empty() && !options.target.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--cluster asks every task of a file and --target one address; give one of them");
+  }
+  const Duration limit =
+      options.wait ? seconds_of("--wait", *options.wait) : seconds_of("--timeout", options.timeout);
+  const Time deadline = after(limit);
+  std::vector<Row> rows;
+  if (!options.target.empty()) {
+    rows = ask_target(options, deadline);
+  } else {
+    // The evaluator stands outside the cluster: nobody waits for it.
+    const ClusterSpec spec = resolve_cluster("", "", options.cluster).spec.without_evaluator();
+    if (spec.empty()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "there is no cluster to ask: give --cluster FILE or --target HOST:PORT, or set "
+                  "TF_CONFIG");
+    }
+    rows = ask_cluster(spec, options, deadline);
+  }
+  options.json ? print_json(rows) : print_table(rows, limit);
+  std::vector<std::string> missing;
+  for (const Row& row : rows) {
+    if (!row.answer.ok()) missing.push_back(row.task.empty() ? row.address : row.task);
+  }
+  if (!options.json) {
+    absl::PrintF("%d of %d %s%s\n", rows.size() - missing.size(), rows.size(),
+                 rows.size() == 1 ? "task answers" : "tasks answer",
+                 missing.empty() ? "" : "; missing: " + absl::StrJoin(missing, ", "));
+  }
+  return missing.empty() ? 0 : kRunTimeError;
+}
+
+}  // namespace
+
+void add_status_command(CLI::App& app, Invocation& invocation) {
+  CLI::App* command = app.add_subcommand("status", "Ask every task of a cluster whether it is up");
+  auto options = std::make_shared<Options>();
+  command->add_option("--cluster", options->cluster, "The cluster as a JSON file")
+      ->type_name("FILE");
+  command->add_option("--target", options->target, "Ask only the server at this address")
+      ->type_name("HOST:PORT");
+  command->add_flag("--json", options->json, "For programs: pids, hosts, counters, whole errors");
+  command->add_option("--timeout", options->timeout, "Seconds until a silent task counts as down")
+      ->capture_default_str();
+  command->add_option("--wait", options->wait,
+                      "Seconds to wait for tasks that are not up yet, saying for whom");
+  command->footer(kFooter);
+  command->callback(
+      [&invocation, options] { invocation.run = [options] { return show(*options); }; });
+}
+
+}  // namespace trireme

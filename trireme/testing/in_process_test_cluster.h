@@ -1,0 +1,30 @@
+#pragma once
+
+#include <map>
+
+#include "trireme/server/in_process_cluster.h"
+#include "trireme/testing/test_cluster.h"
+
+namespace trireme {
+
+// Servers in the test's own process: fast, and visible to sanitizers and debuggers.
+class InProcessTestCluster final : public TestCluster {
+ public:
+  explicit InProcessTestCluster(const TestClusterOptions& options = {});
+
+  const ClusterSpec& spec() const override { return cluster_.spec(); }
+  void start(const TaskId& task) override { cluster_.start(task); }
+  void kill(const TaskId& task) override { cluster_.stop(task); }
+  void stop(const TaskId& task) override { cluster_.stop(task); }
+  bool is_running(const TaskId& task) override { return cluster_.is_running(task); }
+  bool can_freeze() const override { return false; }
+  void freeze(const TaskId& task) override;
+  void thaw(const TaskId& task) override;
+  // They log where the test does.
+  std::vector<std::string> logs(const TaskId&) override { return {}; }
+
+ private:
+  InProcessCluster cluster_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,141 @@
+#include "trireme/testing/process_cluster.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "trireme/base/status.h"
+
+namespace trireme {
+namespace {
+
+// A server drains for up to ten seconds.
+constexpr auto kStopLimit = std::chrono::seconds(20);
+
+}  // namespace
+
+std::string trireme_binary() {
+  if (const char* given = std::getenv("TRIREME_BINARY")) return given;
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "trireme";
+}
+
+ProcessCluster::ProcessCluster(const ProcessClusterOptions& options) : flags_(options.flags) {
+  spec_ = ClusterSpec(std::map<std::string, TaskAddresses>{{"worker", reserve(options.workers)},
+                                                           {"ps", reserve(options.ps)}});
+  if (!options.start) return;
+  for (const TaskId& task : spec_.all_tasks()) start(task);
+  wait_until_up();
+}
+
+ProcessCluster::~ProcessCluster() {
+  for (const auto& [task, process] : processes_) {
+    if (const auto ended = process->wait(Time::min())) {
+      ADD_FAILURE() << task << " ended by itself: " << ended->to_string() << "\n"
+                    << absl::StrJoin(logs(task), "\n");
+    }
+    process->send_signal(SIGCONT);
+    process->send_signal(SIGTERM);
+  }
+  const Time deadline = after(kStopLimit);
+  for (const auto& [task, process] : processes_) {
+    const auto ended = process->wait(deadline);
+    if (!ended) {
+      ADD_FAILURE() << task << " (pid " << process->pid() << ") is left over: it did not stop";
+    } else if (!ended->ok()) {
+      ADD_FAILURE() << task << " ended with " << ended->to_string() << "\n"
+                    << absl::StrJoin(logs(task), "\n");
+    }
+  }
+}
+
+std::vector<std::string> ProcessCluster::reserve(int count) {
+  std::vector<std::string> addresses;
+  for (int i = 0; i < count; ++i) {
+    ports_.push_back(value_or_throw(PortReservation::make()));
+    addresses.push_back(ports_.back().address());
+  }
+  return addresses;
+}
+
+std::string ProcessCluster::tf_config(const TaskId& task) const {
+  return absl::StrCat("{\"cluster\": ", spec_.to_json(), ", \"task\": {\"type\": \"", task.job,
+                      "\", \"index\": ", task.index, "}}");
+}
+
+void ProcessCluster::start(const TaskId& task) {
+  spec_.address(task);  // throws if there is no such task
+  if (is_running(task)) return;
+  const auto keep = [this, task](const std::string& line) {
+    MutexLock lock(mutex_);
+    logs_[task].push_back(line);
+  };
+  std::vector<std::string> command = {trireme_binary(), "server"};
+  command.insert(command.end(), flags_.begin(), flags_.end());
+  processes_[task] =
+      value_or_throw(Subprocess::start({.argv = std::move(command),
+                                        .environment = {{"TF_CONFIG", tf_config(task)}},
+                                        .on_stdout = keep,
+                                        .on_stderr = keep,
+                                        .null_stdin = true,
+                                        .own_group = true}));
+}
+
+void ProcessCluster::kill(const TaskId& task) {
+  Subprocess& process = running(task);
+  process.send_signal(SIGKILL);
+  if (!process.wait(after(kStopLimit))) {
+    throw Error(ErrorCode::kInternal, "does not end by SIGKILL", {.task = task.to_string()});
+  }
+  processes_.erase(task);
+}
+
+void ProcessCluster::stop(const TaskId& task) {
+  Subprocess& process = running(task);
+  process.send_signal(SIGTERM);
+  const auto ended = process.wait(after(kStopLimit));
+  if (!ended || !ended->ok()) {
+    throw Error(ErrorCode::kInternal,
+                ended ? absl::StrCat("ended with ", ended->to_string()) : "did not stop on SIGTERM",
+                {.task = task.to_string()});
+  }
+  processes_.erase(task);
+}
+
+bool ProcessCluster::is_running(const TaskId& task) {
+  const auto found = processes_.find(task);
+  return found != processes_.end() && found->second->is_running();
+}
+
+void ProcessCluster::freeze(const TaskId& task) {
+  running(task).send_signal(SIGSTOP);
+}
+
+void ProcessCluster::thaw(const TaskId& task) {
+  running(task).send_signal(SIGCONT);
+}
+
+std::vector<std::string> ProcessCluster::logs(const TaskId& task) {
+  MutexLock lock(mutex_);
+  return logs_[task];
+}
+
+pid_t ProcessCluster::pid(const TaskId& task) const {
+  const auto found = processes_.find(task);
+  return found == processes_.end() ? 0 : found->second->pid();
+}
+
+Subprocess& ProcessCluster::running(const TaskId& task) const {
+  const auto found = processes_.find(task);
+  if (found == processes_.end()) {
+    throw Error(ErrorCode::kFailedPrecondition, "does not run; start it first",
+                {.task = task.to_string()});
+  }
+  return *found->second;
+}
+
+}  // namespace trireme

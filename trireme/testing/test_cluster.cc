@@ -1,0 +1,51 @@
+#include "trireme/testing/test_cluster.h"
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+#include "trireme/runtime/cluster_status.h"
+
+namespace trireme {
+namespace {
+
+// A part of a spec, to wait for one task alone.
+ClusterSpec only(const ClusterSpec& spec, const TaskId& task) {
+  return ClusterSpec{{task.job, {{task.index, spec.address(task)}}}};
+}
+
+}  // namespace
+
+std::string TestCluster::target(const TaskId& task) const {
+  return absl::StrCat("grpc://", spec().address(task));
+}
+
+void TestCluster::restart(const TaskId& task) {
+  if (is_running(task)) kill(task);
+  start(task);
+  wait_until_up(task);
+}
+
+void TestCluster::wait_until_up(Time deadline) {
+  std::string missing;
+  for (const auto& [task, answer] :
+       describe_cluster(spec(), {.deadline = deadline, .wait = true})) {
+    if (answer.ok()) continue;
+    absl::StrAppend(&missing, "\n", trireme::describe(answer.status()), "; it wrote:");
+    for (const std::string& line : logs(task)) absl::StrAppend(&missing, "\n    ", line);
+  }
+  if (!missing.empty()) {
+    throw Error(ErrorCode::kDeadlineExceeded, absl::StrCat("the cluster is not up:", missing));
+  }
+}
+
+void TestCluster::wait_until_up(const TaskId& task, Time deadline) {
+  const ClusterStatus status =
+      describe_cluster(only(spec(), task), {.deadline = deadline, .wait = true});
+  value_or_throw(status.begin()->second);
+}
+
+TaskDescription TestCluster::describe(const TaskId& task) {
+  const ClusterStatus status = describe_cluster(only(spec(), task));
+  return value_or_throw(status.begin()->second);
+}
+
+}  // namespace trireme
