@@ -22,5 +22,7 @@ int main() {
     std::cout << tr::error_code_name(error->code()) << " " << error->what() << "\n";
   }
   if (at::ones({2, 3}).numel() != 6) return 1;
-  std::cout << "trireme " << tr::version() << "\n";
+  tr::InProcessCluster cluster({.workers = 3, .ps = 2});
+  if (cluster.spec().all_tasks().size() != 5 || !cluster.is_running({"ps", 1})) return 1;
+  std::cout << "trireme " << tr::version() << ", a cluster of " << cluster.spec().to_json() << "\n";
 }

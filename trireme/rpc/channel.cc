@@ -38,6 +38,8 @@ std::shared_ptr<grpc::Channel> make_grpc_channel(const ChannelOptions& options) 
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, internal::kWindowBytes);
   arguments.SetMaxReceiveMessageSize(kMaxFrameBytes);
   arguments.SetMaxSendMessageSize(-1);
   return grpc::CreateCustomChannel(options.address, options.credentials.for_channel(), arguments);
