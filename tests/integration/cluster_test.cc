@@ -95,7 +95,7 @@ TEST_F(ClusterTest, AFrozenTaskDoesNotAnswerInTimeAndIsTheSameLater) {
   cluster_->thaw(task);
   EXPECT_EQ(shown.status.code, 1);
   EXPECT_THAT(shown.stdout_text,
-              HasSubstr("  ps      no answer within 1s: it is stopped, busy or cut off\n"));
+              HasSubstr("  ps      no answer within 1.0s: it is stopped, busy or cut off\n"));
   EXPECT_THAT(shown.stdout_text, EndsWith("\n4 of 5 tasks answer; missing: /job:ps/task:0\n"));
   EXPECT_EQ(cluster_->describe(task).incarnation, before);
 }

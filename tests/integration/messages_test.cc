@@ -16,6 +16,10 @@ struct Mistake {
   std::string message;         // after "trireme: "
 };
 
+void PrintTo(const Mistake& mistake, std::ostream* out) {
+  *out << mistake.name;
+}
+
 constexpr char kGood[] =
     R"({"worker": ["127.0.0.1:2222", "127.0.0.1:2223"], "ps": ["127.0.0.1:2221"]})";
 
@@ -106,8 +110,7 @@ const std::vector<Mistake>& mistakes() {
        .message = "--timeout=0 is no time to wait; give seconds above 0"},
       {.name = "FlagThatIsNone",
        .arguments = {"server", "--devcies", "cpu:2"},
-       .message = "the following arguments were not expected: --devcies cpu:2; see `trireme server "
-                  "--help`"},
+       .message = "'--devcies' was not expected; see `trireme server --help`"},
       {.name = "CommandThatIsNone",
        .arguments = {"serve"},
        .message = "'serve' is no command; there are launch, server and status; see `trireme "
