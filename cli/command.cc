@@ -4,7 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "trireme/base/clock.h"
 #include "trireme/cluster/flags.h"
+#include "trireme/runtime/cluster_status.h"
 
 namespace trireme {
 
@@ -45,6 +47,16 @@ std::string short_device_names(const std::vector<std::string>& names) {
   return absl::StrJoin(names, ",", [](std::string* out, const std::string& name) {
     out->append(name.substr(name.rfind('/') + 1));
   });
+}
+
+std::function<void(const std::vector<TaskId>&)> say_for_whom(const ClusterSpec& spec) {
+  return [spec, last = size_t{0}, again = Time::min()](const auto& missing) mutable {
+    const Time now = Clock::real().now();
+    if (missing.size() == last && now < again) return;
+    last = missing.size();
+    again = now + std::chrono::seconds(10);
+    say("waiting for " + list_tasks(spec, missing));
+  };
 }
 
 std::chrono::milliseconds seconds_of(const std::string& flag, double seconds) {

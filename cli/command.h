@@ -37,6 +37,9 @@ Cluster resolve_cluster(const std::string& job, const std::string& task, const s
 // "cpu:0,cpu:1" of names in full: the task stands beside them already.
 std::string short_device_names(const std::vector<std::string>& names);
 
+// For whoever waits: says who is missing, again when fewer are, and every ten seconds.
+std::function<void(const std::vector<TaskId>&)> say_for_whom(const ClusterSpec& spec);
+
 // Throws Error, naming the flag, unless the value is a number of seconds that one can wait.
 std::chrono::milliseconds seconds_of(const std::string& flag, double seconds);
 

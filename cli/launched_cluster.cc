@@ -71,14 +71,10 @@ void LaunchedCluster::start(const std::vector<std::string>& command) {
 
 bool LaunchedCluster::wait_until_up(Duration limit, std::stop_token stop) {
   std::stop_callback on_stop(stop, [this] { one_ended_.request_stop(); });
-  const ClusterStatus status =
-      describe_cluster(spec_, {.deadline = after(limit),
-                               .wait = true,
-                               .on_waiting =
-                                   [this](const std::vector<TaskId>& missing) {
-                                     say("waiting for " + list_tasks(spec_, missing));
-                                   },
-                               .stop = one_ended_.get_token()});
+  const ClusterStatus status = describe_cluster(spec_, {.deadline = after(limit),
+                                                        .wait = true,
+                                                        .on_waiting = say_for_whom(spec_),
+                                                        .stop = one_ended_.get_token()});
   if (stop.stop_requested()) return false;
   std::optional<std::pair<TaskId, std::string>> failed;
   {

@@ -1,6 +1,7 @@
 // The `trireme` command: starts servers, shows them, and runs whole clusters on one machine.
 #include <torch/headeronly/version.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cstring>
 
@@ -31,6 +32,14 @@ std::string lower_first(std::string text) {
   return text;
 }
 
+// The first word that was not understood; CLI11 tells them in an order of its own.
+std::string first_of(const std::vector<std::string>& words, const std::vector<std::string>& some) {
+  for (const std::string& word : words) {
+    if (std::find(some.begin(), some.end(), word) != some.end()) return word;
+  }
+  return some.empty() ? "" : some[0];
+}
+
 int usage_error(const CLI::App& app, const std::string& text) {
   std::string command = "trireme";
   for (const CLI::App* sub : app.get_subcommands()) absl::StrAppend(&command, " ", sub->get_name());
@@ -53,16 +62,19 @@ int run(std::vector<std::string> words, Invocation invocation) {
     app.parse(reversed);
   } catch (const CLI::Success& help) {
     return app.exit(help);
+  } catch (const CLI::ExtrasError&) {
+    return usage_error(
+        app, absl::StrCat("'", first_of(words, app.remaining(true)), "' was not expected"));
   } catch (const CLI::ParseError& error) {
     return usage_error(app, lower_first(error.what()));
   }
   const std::vector<std::string> unknown = app.remaining();
-  if (!app.get_subcommands().empty() && !unknown.empty()) {
-    return usage_error(app, absl::StrCat("'", unknown[0], "' was not expected"));
-  }
-  if (!unknown.empty()) {
+  if (!unknown.empty() && app.get_subcommands().empty()) {
     return usage_error(
         app, absl::StrCat("'", unknown[0], "' is no command; there are launch, server and status"));
+  }
+  if (!unknown.empty()) {
+    return usage_error(app, absl::StrCat("'", first_of(words, unknown), "' was not expected"));
   }
   if (!invocation.run) {
     return usage_error(app, "say what to do: launch, server or status");

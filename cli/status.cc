@@ -12,6 +12,7 @@
 #include "trireme/base/logging.h"
 #include "trireme/base/signals.h"
 #include "trireme/base/status.h"
+#include "trireme/cluster/address.h"
 #include "trireme/runtime/cluster_status.h"
 
 namespace trireme {
@@ -49,7 +50,11 @@ std::string role_of(const std::string& task) {
 std::vector<Row> ask_target(const Options& options, Time deadline) {
   std::string address = options.target;
   if (address.rfind("grpc://", 0) == 0) address = address.substr(7);
-  ClusterSpec checked{{"worker", {address}}};  // refuses what is no address
+  try {
+    address = internal::Address::parse(address).to_string();
+  } catch (const Error& error) {
+    throw Error(error.code(), absl::StrCat("--target: ", error.message()));
+  }
   // Calls back, unlike hello(), so that it ends with the deadline however the server behaves.
   Channel channel({.address = address, .credentials = Credentials::insecure()});
   auto answer = std::make_shared<std::promise<absl::StatusOr<TaskDescription>>>();

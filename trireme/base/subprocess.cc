@@ -84,6 +84,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 // async-signal-safe calls are allowed, and so no allocation.
 struct ChildPlan {
   const char* program;
+  const char* directory;  // none: as in the parent
   char* const* argv;
   char* const* environment;
   int stdin_fd, stdout_fd, stderr_fd;  // -1: as in the parent
@@ -106,7 +107,9 @@ struct ChildPlan {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  execve(plan.program, plan.argv, plan.environment);
+  if (plan.directory == nullptr || chdir(plan.directory) == 0) {
+    execve(plan.program, plan.argv, plan.environment);
+  }
   const int error = errno;
   (void)!write(plan.error_fd, &error, sizeof(error));
   _exit(127);
@@ -184,7 +187,11 @@ class Subprocess::Impl {
     if (options.argv.empty() || options.argv[0].empty()) {
       return make_status(ErrorCode::kInvalidArgument, "there is no program to run");
     }
-    TRIREME_ASSIGN_OR_RETURN(const std::string program, find_program(options.argv[0]));
+    // A path that counts from another directory is looked up there, by the child.
+    std::string program = options.argv[0];
+    if (options.directory.empty() || program.find('/') == program.npos) {
+      TRIREME_ASSIGN_OR_RETURN(program, find_program(program));
+    }
     const std::vector<std::string> environment = make_environment(options.environment);
     const std::vector<char*> argv = pointers(options.argv), variables = pointers(environment);
     Pipe out, err, failure;
@@ -196,6 +203,7 @@ class Subprocess::Impl {
     if (options.null_stdin) null = Fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
 
     pid_ = fork_child({.program = program.c_str(),
+                       .directory = options.directory.empty() ? nullptr : options.directory.c_str(),
                        .argv = argv.data(),
                        .environment = variables.data(),
                        .stdin_fd = null.get(),

@@ -36,6 +36,8 @@ struct SubprocessOptions {
   std::vector<std::string> argv;
   // Set on top of the variables of this process.
   std::map<std::string, std::string> environment = {};
+  // Where it runs; empty: where this process does. A relative path of a program counts from there.
+  std::string directory = {};
   // Called for each line, without its end, on a thread of the subprocess's own. None: the output
   // goes where this process's goes.
   OnLine on_stdout = {};

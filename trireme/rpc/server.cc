@@ -1,8 +1,12 @@
 #include "trireme/rpc/server.h"
 
 #include <grpcpp/server_builder.h>
+#include <netdb.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -59,8 +63,37 @@ std::string host_of(const std::string& address) {
   return address.substr(0, address.rfind(':'));
 }
 
+// What the system says against listening there; nothing if the address is merely taken.
+std::string why_never(const std::string& address) {
+  std::string host = host_of(address);
+  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
+  addrinfo hints = {}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  const std::string port = address.substr(address.rfind(':') + 1);
+  if (getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) {
+    return "this host name means no address here";
+  }
+  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  const int error = bind(fd, found->ai_addr, found->ai_addrlen) == 0 ? 0 : errno;
+  freeaddrinfo(found);
+  close(fd);
+  if (error == EADDRNOTAVAIL) {
+    return "this machine does not have this address. Run the task on the machine that has it, or "
+           "give the address to bind with --bind";
+  }
+  return error == 0 || error == EADDRINUSE ? "" : std::strerror(error);
+}
+
 // Why the address could not be taken, naming who has it when that is a server of ours.
 absl::Status taken(const RpcServerOptions& options) {
+  if (const std::string reason = why_never(options.address); !reason.empty()) {
+    return make_status(
+        ErrorCode::kFailedPrecondition,
+        absl::StrCat(options.task, " cannot listen on ", options.address, ": ", reason),
+        {options.task, ""});
+  }
   std::string holder = "another process, which is no Trireme server";
   Channel channel({.address = options.address, .credentials = options.credentials});
   if (const auto hello = channel.hello(after(kAskHolder)); hello.ok()) {

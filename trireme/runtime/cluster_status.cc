@@ -15,36 +15,46 @@ namespace {
 // Calls keep to their deadline by themselves; should one not, it is not waited for much longer.
 constexpr auto kGrace = std::chrono::seconds(2);
 constexpr size_t kMostNames = 5;
+// Between two attempts to reach a task that is not up yet. A channel by itself would wait longer
+// the more often it failed.
+constexpr auto kFirstPause = std::chrono::milliseconds(50);
+constexpr auto kLongestPause = std::chrono::milliseconds(500);
 
 // One question to all. Calls hold it, so that an answer after the end finds it still there.
 class Inquiry : public std::enable_shared_from_this<Inquiry> {
  public:
   Inquiry(const ClusterSpec& spec, const ClusterStatusOptions& options)
-      : spec_(spec), options_(options), deadline_(options.deadline) {
-    for (const TaskId& task : spec.all_tasks()) {
-      channels_.emplace(
-          task, std::make_unique<Channel>(ChannelOptions{.address = spec.address(task),
-                                                         .task = task.to_string(),
-                                                         .credentials = options.credentials}));
-    }
-  }
+      : spec_(spec), options_(options), deadline_(options.deadline), tasks_(spec.all_tasks()) {}
 
-  void ask_all() {
-    for (const auto& [task, channel] : channels_) ask(task);
-  }
-
-  ClusterStatus wait() {
-    MutexLock lock(mutex_);
+  ClusterStatus run() {
+    for (const TaskId& task : tasks_) ask(task);
     const Time give_up = deadline_ + kGrace;
     Time report = Clock::real().now() + options_.report_every;
-    while (answers_.size() < channels_.size() && Clock::real().now() < give_up) {
-      answered_.wait_until(mutex_, std::min(give_up, report));
-      if (Clock::real().now() < report || answers_.size() == channels_.size()) continue;
-      report += options_.report_every;
-      const std::vector<TaskId> left = missing();
-      mutex_.unlock();
-      if (options_.on_waiting) options_.on_waiting(left);
-      mutex_.lock();
+    Duration pause = kFirstPause;
+    Time again = Clock::real().now() + pause;
+    MutexLock lock(mutex_);
+    while (answers_.size() < tasks_.size() && Clock::real().now() < give_up) {
+      Time wake = std::min(give_up, report);
+      if (!unreachable_.empty()) wake = std::min({wake, again, deadline_});
+      answered_.wait_until(mutex_, wake);
+      const Time now = Clock::real().now();
+      if (now >= deadline_) {
+        answers_.merge(unreachable_);
+      } else if (now >= again) {
+        pause = std::min<Duration>(pause * 3 / 2, kLongestPause);
+        again = now + pause;
+        const ClusterStatus unreachable = std::exchange(unreachable_, {});
+        mutex_.unlock();
+        for (const auto& [task, status] : unreachable) ask(task);
+        mutex_.lock();
+      }
+      if (now >= report && answers_.size() < tasks_.size()) {
+        report = now + options_.report_every;
+        const std::vector<TaskId> left = missing();
+        mutex_.unlock();
+        if (options_.on_waiting) options_.on_waiting(left);
+        mutex_.lock();
+      }
     }
     for (const TaskId& task : missing()) {
       answers_.emplace(task, make_status(ErrorCode::kDeadlineExceeded,
@@ -56,19 +66,24 @@ class Inquiry : public std::enable_shared_from_this<Inquiry> {
 
  private:
   void ask(const TaskId& task) {
-    describe_task(
-        *channels_.at(task),
-        CallOptions{.deadline = deadline_, .wait_for_ready = options_.wait, .stop = options_.stop},
-        [self = shared_from_this(), task](absl::StatusOr<TaskDescription> answer) {
-          self->on_answer(task, std::move(answer));
-        });
+    // A new channel each time, since it tries at once.
+    channels_[task] =
+        std::make_unique<Channel>(ChannelOptions{.address = spec_.address(task),
+                                                 .task = task.to_string(),
+                                                 .credentials = options_.credentials});
+    describe_task(*channels_[task], CallOptions{.deadline = deadline_, .stop = options_.stop},
+                  [self = shared_from_this(), task](absl::StatusOr<TaskDescription> answer) {
+                    self->on_answer(task, std::move(answer));
+                  });
   }
 
   void on_answer(const TaskId& task, absl::StatusOr<TaskDescription> answer) {
-    // A server that goes down while it is asked may come up again.
-    if (!answer.ok() && options_.wait && Clock::real().now() < deadline_ &&
+    MutexLock lock(mutex_);
+    if (!answer.ok() && options_.wait && !options_.stop.stop_requested() &&
+        Clock::real().now() < deadline_ &&
         error_code(answer.status()) == ErrorCode::kTaskUnreachable) {
-      return ask(task);
+      unreachable_.emplace(task, std::move(answer));
+      return;
     }
     if (answer.ok() && answer->task != task.to_string()) {
       answer = make_status(
@@ -77,14 +92,13 @@ class Inquiry : public std::enable_shared_from_this<Inquiry> {
                        " on ", answer->host, "); was it started with the same cluster spec?"),
           {task.to_string(), ""});
     }
-    MutexLock lock(mutex_);
     answers_.emplace(task, std::move(answer));
     answered_.notify_all();
   }
 
   std::vector<TaskId> missing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::vector<TaskId> tasks;
-    for (const auto& [task, channel] : channels_) {
+    for (const TaskId& task : tasks_) {
       if (!answers_.contains(task)) tasks.push_back(task);
     }
     return tasks;
@@ -93,18 +107,18 @@ class Inquiry : public std::enable_shared_from_this<Inquiry> {
   const ClusterSpec spec_;
   const ClusterStatusOptions options_;
   const Time deadline_;
-  std::map<TaskId, std::unique_ptr<Channel>> channels_;
+  const std::vector<TaskId> tasks_;
+  std::map<TaskId, std::unique_ptr<Channel>> channels_;  // of the thread that waits
   mutable Mutex mutex_;
   CondVar answered_;
+  ClusterStatus unreachable_ ABSL_GUARDED_BY(mutex_);  // to be asked again
   ClusterStatus answers_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace
 
 ClusterStatus describe_cluster(const ClusterSpec& spec, const ClusterStatusOptions& options) {
-  auto inquiry = std::make_shared<Inquiry>(spec, options);
-  inquiry->ask_all();
-  return inquiry->wait();
+  return std::make_shared<Inquiry>(spec, options)->run();
 }
 
 std::string list_tasks(const ClusterSpec& spec, const std::vector<TaskId>& tasks) {

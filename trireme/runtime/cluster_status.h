@@ -20,7 +20,7 @@ struct ClusterStatusOptions {
   bool wait = false;
   // Called while it waits, about every `report_every`, with those who have not answered.
   std::function<void(const std::vector<TaskId>& missing)> on_waiting = {};
-  Duration report_every = std::chrono::seconds(2);
+  Duration report_every = std::chrono::seconds(1);
   // Ends the waiting early; whoever has not answered by then is CANCELLED.
   std::stop_token stop = {};
   Credentials credentials = Credentials::insecure();

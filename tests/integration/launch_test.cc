@@ -1,0 +1,138 @@
+// `trireme launch`: a whole cluster from one command, of which nothing is left afterwards.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/integration/commands.h"
+
+namespace trireme {
+namespace {
+
+using testing::ContainsRegex;
+using testing::EndsWith;
+using testing::HasSubstr;
+
+// The pids that the servers of a launch say they have.
+std::vector<pid_t> pids_in(const std::string& text) {
+  std::vector<pid_t> pids;
+  const std::regex pattern("serves at [^ ]* \\(incarnation [0-9a-f]*, pid ([0-9]+)");
+  for (std::sregex_iterator match(text.begin(), text.end(), pattern), end; match != end; ++match) {
+    pids.push_back(std::stoi((*match)[1]));
+  }
+  return pids;
+}
+
+void expect_all_end(const std::vector<pid_t>& pids) {
+  for (const pid_t pid : pids) EXPECT_TRUE(ends(pid)) << "process " << pid << " is left over";
+}
+
+TEST(Launch, RunsAProgramAndReturnsItsExitCode) {
+  const CompletedProcess done =
+      run_trireme({"launch", "--workers", "2", "--ps", "1", "--devices", "cpu:2", "--", "sh", "-c",
+                   "\"$0\" status --json; exit 7", trireme_binary()});
+  EXPECT_EQ(done.status.code, 7) << done.stderr_text;
+  const auto tasks = nlohmann::json::parse(done.stdout_text)["tasks"];  // nothing else in it
+  ASSERT_EQ(tasks.size(), 3u);
+  const std::vector<pid_t> pids = pids_in(done.stderr_text);
+  EXPECT_EQ(pids.size(), 3u) << done.stderr_text;
+  for (const auto& task : tasks) {
+    EXPECT_EQ(task["devices"].size(), 2u);
+    EXPECT_THAT(pids, testing::Contains(task["pid"].get<pid_t>()));
+  }
+  for (const pid_t pid : pids) EXPECT_EQ(kill(pid, 0), -1) << "process " << pid << " is left over";
+  EXPECT_THAT(done.stderr_text,
+              ContainsRegex("(^|\n)\\[worker/1\\] .*/job:worker/task:1 serves at"));
+  EXPECT_THAT(done.stderr_text, ContainsRegex("\n\\[ps/0\\] .*/job:ps/task:0 has stopped\n"));
+}
+
+TEST(Launch, TellsTheProgramItsRole) {
+  const CompletedProcess done =
+      run_trireme({"launch", "--workers", "1", "--ps", "1", "--log-level", "off", "--", "sh", "-c",
+                   "echo \"$TF_CONFIG\"; kill -KILL $$"});
+  EXPECT_EQ(done.status.code, 137);
+  const auto config = nlohmann::json::parse(done.stdout_text);
+  EXPECT_EQ(config["task"], (nlohmann::json{{"type", "chief"}, {"index", 0}}));
+  EXPECT_EQ(config["cluster"].size(), 2u);
+  EXPECT_THAT(done.stderr_text, EndsWith("trireme: the program was killed by SIGKILL\n"));
+}
+
+TEST(Launch, SameBinaryTakesEveryRole) {
+  const CompletedProcess done = run_trireme({"launch", "--workers", "2", "--ps", "1",
+                                             "--same-binary", "--", built_program("role_program")});
+  EXPECT_EQ(done.status.code, 5) << done.stderr_text;
+  EXPECT_THAT(done.stdout_text, HasSubstr("[worker/1] serving /job:worker/task:1\n"));
+  EXPECT_THAT(done.stdout_text, HasSubstr("[ps/0] serving /job:ps/task:0\n"));
+  EXPECT_THAT(done.stdout_text, ContainsRegex("\nthe chief of 3 tasks\n$"));
+}
+
+TEST(Launch, ShowsTheLastLinesOfAServerThatDoesNotStart) {
+  const CompletedProcess done = run_trireme({"launch", "--workers", "1", "--same-binary", "--",
+                                             "sh", "-c", "echo no data here >&2; exit 3"});
+  EXPECT_EQ(done.status.code, 1);
+  EXPECT_EQ(done.stderr_text,
+            "[worker/0] no data here\n"
+            "trireme: /job:worker/task:0: ended before it answered: exit code 3; its last lines:\n"
+            "    no data here\n");
+}
+
+TEST(Launch, ServersThatNeverAnswerAreNotWaitedForLonger) {
+  const CompletedProcess done = run_trireme(
+      {"launch", "--workers", "1", "--same-binary", "--timeout", "0.5", "--", "sleep", "1000"});
+  EXPECT_EQ(done.status.code, 1);
+  EXPECT_THAT(done.stderr_text,
+              HasSubstr("trireme: /job:worker/task:0: did not answer within 500ms: "));
+}
+
+// What the tests below have in common: servers and a program that runs until somebody ends it.
+class LaunchInterrupted : public testing::Test {
+ protected:
+  void start() {
+    command_ = std::make_unique<RunningCommand>(
+        trireme_command({"launch", "--workers", "1", "--ps", "1", "--", "sh", "-c",
+                         "echo program is $$; sleep 1000; echo not reached"}));
+    program_ = std::stoi(command_->wait_for("program is ([0-9]+)\n"));
+    servers_ = pids_in(command_->text());
+    ASSERT_EQ(servers_.size(), 2u) << command_->text();
+  }
+
+  void expect_nothing_left() {
+    EXPECT_TRUE(ends(program_)) << "the program is left over";
+    expect_all_end(servers_);
+  }
+
+  std::unique_ptr<RunningCommand> command_;
+  pid_t program_ = 0;
+  std::vector<pid_t> servers_;
+};
+
+TEST_F(LaunchInterrupted, ByCtrlC) {
+  start();
+  command_->process().send_signal(SIGINT);
+  EXPECT_EQ(command_->wait(), (ExitStatus{.code = 130})) << command_->text();
+  expect_nothing_left();
+  EXPECT_THAT(command_->text(), HasSubstr("/job:ps/task:0 has stopped\n"));
+}
+
+TEST_F(LaunchInterrupted, ByKillOfTheLauncher) {
+  start();
+  command_->process().send_signal(SIGKILL);
+  command_->wait();
+  expect_nothing_left();
+}
+
+TEST_F(LaunchInterrupted, OneServerEndsEarlyAndTheRestGoesOn) {
+  start();
+  const std::string pid = command_->wait_for("/job:worker/task:0 serves at .* pid ([0-9]+)");
+  kill(std::stoi(pid), SIGKILL);
+  command_->wait_for(
+      "trireme: warning: /job:worker/task:0 has ended early: killed by SIGKILL; the rest goes on");
+  EXPECT_TRUE(command_->process().is_running());
+  EXPECT_EQ(kill(program_, 0), 0);
+  command_->process().send_signal(SIGTERM);
+  EXPECT_EQ(command_->wait(), (ExitStatus{.code = 143})) << command_->text();
+  expect_nothing_left();
+}
+
+}  // namespace
+}  // namespace trireme

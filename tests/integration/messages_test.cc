@@ -1,0 +1,165 @@
+// What a user sees who got a spec or a flag wrong: the whole message, through the real binary.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/integration/commands.h"
+
+namespace trireme {
+namespace {
+
+struct Mistake {
+  std::string name;
+  std::vector<std::string> arguments;
+  std::string file = {};       // what cluster.json holds
+  std::string tf_config = {};  // what TF_CONFIG holds
+  std::string message;         // after "trireme: "
+};
+
+void PrintTo(const Mistake& mistake, std::ostream* out) {
+  *out << mistake.name;
+}
+
+constexpr char kGood[] =
+    R"({"worker": ["127.0.0.1:2222", "127.0.0.1:2223"], "ps": ["127.0.0.1:2221"]})";
+
+const std::vector<Mistake>& mistakes() {
+  static const auto* list = new std::vector<Mistake>{
+      // Specs.
+      {.name = "TextThatEndsEarly",
+       .arguments = {"server"},
+       .tf_config = R"({"cluster": {"worker": ["127.0.0.1:2222"])",
+       .message = "TF_CONFIG is not valid JSON at line 1, column 42"},
+      {.name = "OneAddressTwice",
+       .arguments = {"server", "--job", "worker", "--task", "0", "--cluster", "cluster.json"},
+       .file = R"({"worker": ["127.0.0.1:2222", "127.0.0.1:2222"]})",
+       .message = "cluster file 'cluster.json': cluster spec: job 'worker', task 1: address "
+                  "'127.0.0.1:2222' is already that of /job:worker/task:0; every task needs its "
+                  "own"},
+      {.name = "AddressWithoutPort",
+       .arguments = {"status"},
+       .tf_config = R"({"cluster": {"worker": ["localhost"]}})",
+       .message = "TF_CONFIG: cluster spec: job 'worker', task 0: address 'localhost' has no port; "
+                  "write host:port"},
+      {.name = "RoleThatIsNone",
+       .arguments = {"status", "--cluster", "cluster.json"},
+       .file = R"({"master": ["127.0.0.1:2222"]})",
+       .message = "cluster file 'cluster.json': cluster spec: job 'master' is no role; the roles "
+                  "are worker, chief, ps and evaluator"},
+      {.name = "TwoChiefs",
+       .arguments = {"status", "--cluster", "cluster.json"},
+       .file = R"({"chief": ["127.0.0.1:2222", "127.0.0.1:2223"]})",
+       .message = "cluster file 'cluster.json': cluster spec: job 'chief' has 2 tasks; a cluster "
+                  "has one chief at most"},
+      {.name = "NoFile",
+       .arguments = {"server", "--job", "ps", "--task", "0", "--cluster", "cluster.json"},
+       .message = "cluster file 'cluster.json': cannot be read: No such file or directory"},
+      {.name = "AddressThatOthersReach",
+       .arguments = {"server", "--job", "worker", "--task", "0", "--cluster", "cluster.json"},
+       .file = R"({"worker": ["10.1.2.3:2222"]})",
+       .message =
+           "/job:worker/task:0: refused to listen on 10.1.2.3:2222, which other machines may "
+           "reach: this server has no certificates. Use a loopback address (127.0.0.1, "
+           "localhost, [::1]), or pass --insecure if every machine that can reach the "
+           "address may be trusted"},
+      // Flags.
+      {.name = "TaskOutOfRange",
+       .arguments = {"server", "--job", "worker", "--task", "7", "--cluster", "cluster.json"},
+       .file = kGood,
+       .message =
+           "--job=worker --task=7: cluster spec: job 'worker' has no task 7; it has 2 tasks, "
+           "0 to 1"},
+      {.name = "JobThatIsNone",
+       .arguments = {"server", "--job", "master", "--task", "0", "--cluster", "cluster.json"},
+       .file = kGood,
+       .message = "--job=master is no role; the roles are worker, chief, ps and evaluator"},
+      {.name = "TaskThatIsNoNumber",
+       .arguments = {"server", "--job", "worker", "--task", "one", "--cluster", "cluster.json"},
+       .file = kGood,
+       .message = "--task=one is no number from 0 on"},
+      {.name = "WhichTask",
+       .arguments = {"server", "--cluster", "cluster.json"},
+       .file = kGood,
+       .message = "which task is this server? Give --job and --task; the cluster has ps 0; worker "
+                  "0,1"},
+      {.name = "NoCluster",
+       .arguments = {"server", "--devices", "cpu:2"},
+       .message = "there is no cluster to serve in: give --cluster FILE with --job and --task, or "
+                  "set TF_CONFIG"},
+      {.name = "NobodyToAsk",
+       .arguments = {"status"},
+       .message = "there is no cluster to ask: give --cluster FILE or --target HOST:PORT, or set "
+                  "TF_CONFIG"},
+      {.name = "TargetWithoutPort",
+       .arguments = {"status", "--target", "127.0.0.1"},
+       .message = "--target: address '127.0.0.1' has no port; write host:port"},
+      {.name = "DeviceThatIsNone",
+       .arguments = {"server", "--job", "worker", "--task", "0", "--cluster", "cluster.json",
+                     "--devices", "tpu:1"},
+       .file = kGood,
+       .message = "devices 'tpu:1': no tpu can be reached; the types are cpu and gpu"},
+      {.name = "ThreadsBelowZero",
+       .arguments = {"server", "--threads=-1"},
+       .message = "--threads=-1 is no number of threads; 0 leaves it to LibTorch"},
+      {.name = "LogLevelThatIsNone",
+       .arguments = {"server", "--log-level", "loud"},
+       .message = "unknown log level 'loud'; use debug, info, warning, error or off"},
+      {.name = "TimeThatIsNone",
+       .arguments = {"status", "--cluster", "cluster.json", "--timeout", "0"},
+       .file = kGood,
+       .message = "--timeout=0 is no time to wait; give seconds above 0"},
+      {.name = "FlagThatIsNone",
+       .arguments = {"server", "--devcies", "cpu:2"},
+       .message = "'--devcies' was not expected; see `trireme server --help`"},
+      {.name = "CommandThatIsNone",
+       .arguments = {"serve"},
+       .message = "'serve' is no command; there are launch, server and status; see `trireme "
+                  "--help`"},
+      {.name = "ClusterOfNobody",
+       .arguments = {"launch", "--workers", "0", "--", "true"},
+       .message = "--workers=0 --ps=0 makes no cluster; give at least one task"},
+      {.name = "NoProgram",
+       .arguments = {"launch", "--workers", "3", "--ps", "2"},
+       .message = "there is no program to run; write it after two dashes: trireme launch --workers "
+                  "3 --ps 2 -- ./program"},
+      {.name = "ProgramThatIsNotThere",
+       .arguments = {"launch", "--", "./tarin"},
+       .message = "cannot run './tarin': No such file or directory"},
+  };
+  return *list;
+}
+
+class Messages : public testing::TestWithParam<Mistake> {};
+
+TEST_P(Messages, SayWhatIsWrongAndWhatToDo) {
+  const Mistake& mistake = GetParam();
+  const std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) /
+      absl::StrCat("trireme_messages_", getpid(), "_", mistake.name);
+  std::filesystem::create_directories(folder);
+  if (!mistake.file.empty()) std::ofstream(folder / "cluster.json") << mistake.file;
+
+  SubprocessOptions command = trireme_command(mistake.arguments, mistake.tf_config);
+  command.directory = folder;
+  const CompletedProcess done = value_or_throw(run_process(command, after(kLimit)));
+  EXPECT_EQ(done.stderr_text, absl::StrCat("trireme: ", mistake.message, "\n"));
+  EXPECT_EQ(done.stdout_text, "");
+  EXPECT_EQ(done.status.to_string(), "exit code 2");
+  std::filesystem::remove_all(folder);
+}
+
+INSTANTIATE_TEST_SUITE_P(Mistakes, Messages, testing::ValuesIn(mistakes()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(Help, TeachesByExample) {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"--help"}, {"launch", "--help"}, {"server", "--help"}, {"status", "--help"}}) {
+    const CompletedProcess done = run_trireme(arguments);
+    EXPECT_EQ(done.status.code, 0);
+    EXPECT_NE(done.stdout_text.find("Examples:\n  trireme "), std::string::npos) << arguments[0];
+  }
+  EXPECT_EQ(run_trireme({"--version"}).stdout_text.rfind("trireme 0.", 0), 0u);
+}
+
+}  // namespace
+}  // namespace trireme
