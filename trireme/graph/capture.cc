@@ -110,20 +110,14 @@ Captured capture(const StepBody& step, const std::vector<at::Tensor>& inputs,
   Recorder recorder(options);
   std::vector<at::Tensor> outputs;
   {
-    const GradientsSetAside gradients(recorder, /*leave_some=*/options.perturb);
+    const GradientsSetAside gradients(recorder, /*leave_some=*/options.perturbation > 0);
     std::vector<at::Tensor> arguments;
     for (const at::Tensor& input : inputs) arguments.push_back(recorder.add_input(input));
     const DefaultGeneratorKept random_state;
     {
       const CurrentRecorder current(&recorder);
       const c10::impl::IncludeDispatchKeyGuard recording(kCaptureKey);
-      std::vector<at::Tensor> results = step(arguments);
-      recorder.set_outputs(results);
-      // Without their history, which holds most tensors of the step.
-      const c10::impl::ExcludeDispatchKeyGuard not_recorded(kCaptureKey);
-      for (at::Tensor& result : results) {
-        outputs.push_back(result.defined() ? result.detach() : result);
-      }
+      outputs = recorder.set_outputs(step(arguments));
     }
     if (random_state.changed()) {
       throw Error(ErrorCode::kFailedPrecondition,

@@ -25,8 +25,9 @@ struct CaptureOptions {
   uint64_t seed = 0;
   uint64_t step = 0;
   // Runs on other numbers in arguments and variables. A number that the program read from them
-  // and put into the graph then differs from the one of a capture without it.
-  bool perturb = false;
+  // and put into the graph then differs from the one of a capture without it. 0 for none; 1 and 2
+  // are different ones.
+  int perturbation = 0;
 };
 
 // A tensor of the program that became a constant. The graph is stale once it was written to.

@@ -110,7 +110,7 @@ class Function<R(Args...)> {
     Call call(*this, args...);
     auto result = core_->run(call.tensors, call.signatures, call.body, call.shape, options);
     if constexpr (!std::is_void_v<R>) {
-      internal::TensorReader reader(result.tensors);
+      internal::TensorCursor reader(result.tensors);
       return Structure<R>::replace(**static_cast<const std::optional<R>*>(result.shape.get()),
                                    reader);
     }
@@ -142,7 +142,7 @@ class Function<R(Args...)> {
       body = [body = function.body_, exemplar = exemplar,
               arguments = std::tuple<std::decay_t<Args>...>(args...)](
                  const std::vector<at::Tensor>& replaced) {
-        internal::TensorReader reader(replaced);
+        internal::TensorCursor reader(replaced);
         auto own = Structure<std::tuple<std::decay_t<Args>...>>::replace(arguments, reader);
         return run_body(body, own, *exemplar);
       };
@@ -169,7 +169,7 @@ class Function<R(Args...)> {
       internal::Flattened flattened;
       Structure<R>::flatten(result, flattened);
       const std::vector<at::Tensor> nothing(flattened.tensors.size());
-      internal::TensorReader reader(nothing);
+      internal::TensorCursor reader(nothing);
       exemplar = Structure<R>::replace(result, reader);
       return std::move(flattened.tensors);
     }
@@ -184,7 +184,7 @@ class Function<R(Args...)> {
       internal::Flattened flattened;
       Structure<R>::flatten(*result, flattened);
       for (at::Tensor& tensor : flattened.tensors) tensor = internal::own_result(tensor);
-      internal::TensorReader reader(flattened.tensors);
+      internal::TensorCursor reader(flattened.tensors);
       return Structure<R>::replace(*result, reader);
     }
   }

@@ -148,8 +148,10 @@ std::vector<bool> GraphBuilder::needed_nodes() const {
   for (int i = def.nodes_size() - 1; i >= 0; --i) {
     const proto::Node& node = def.nodes(i);
     const auto op = find_allowed_operator(node.op());
-    // What writes stays, and so does what draws: the draws after it must not change.
-    bool keep = !op.ok() || is_random(*op) || !writable_arguments(*op).empty();
+    // What writes stays, what only checks stays, and so does what draws: the draws after it must
+    // not change.
+    bool keep = !op.ok() || is_random(*op) || !writable_arguments(*op).empty() ||
+                op->schema().returns().empty();
     for (const auto& result : node.results()) {
       for_each_value(result, [&](int64_t value) { keep |= used[value]; });
     }

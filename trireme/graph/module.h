@@ -19,7 +19,8 @@ std::vector<Variable> track(torch::nn::Module& module, const std::string& name =
 
 // For torch::nn's holders, as `Linear` and `Net` made by TORCH_MODULE, and for shared pointers.
 template <typename Holder>
-std::vector<Variable> track(const Holder& holder, const std::string& name = "") {
+  requires requires(Holder& holder) { *holder; }
+std::vector<Variable> track(Holder holder, const std::string& name = "") {
   return track(static_cast<torch::nn::Module&>(*holder), name);
 }
 

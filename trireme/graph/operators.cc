@@ -65,6 +65,7 @@ const UndeclaredWrite* undeclared_write(const std::string& base) {
       {"aten::batch_norm_update_stats", {{1, 2}, -1}},
       {"aten::batch_norm_gather_stats", {{3, 4}, -1}},
       {"aten::batch_norm_gather_stats_with_counts", {{3, 4}, -1}},
+      {"aten::mkldnn_rnn_layer_backward", {{22}, -1}},  // uses its workspace up
   };
   const auto found = writes->find(base);
   return found == writes->end() ? nullptr : &found->second;
@@ -161,7 +162,7 @@ bool makes_uninitialized(const c10::OperatorHandle& op) {
   static const auto* names = new std::unordered_set<std::string>{
       "aten::empty",     "aten::empty_strided",      "aten::empty_like",
       "aten::new_empty", "aten::new_empty_strided",  "aten::empty_permuted",
-      "aten::resize_",   "aten::empty_quantized"};
+      "aten::empty_quantized"};
   return names->contains(op.operator_name().name);
 }
 

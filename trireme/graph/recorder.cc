@@ -58,6 +58,7 @@ struct Recorder::Call {
   std::vector<c10::IValue> originals;  // the arguments as the step passed them
   std::vector<int> written;
   std::vector<Memory*> read_memories, written_memories;
+  std::vector<size_t> read_arguments;  // by which argument each read memory came
   std::vector<uint64_t> read_fingerprints;
   std::vector<std::pair<at::Tensor, at::Tensor>> substituted;  // original and stand-in
   std::vector<std::pair<int, Geometry>> written_geometries;
@@ -90,7 +91,7 @@ at::Tensor Recorder::add_input(const at::Tensor& original) {
                              "indices and values instead"));
   }
   at::Tensor copy = scratch_copy(original);
-  if (options_.perturb) perturb_argument(copy);
+  perturb_argument(copy, options_.perturbation);
   Memory& memory = table_.add(copy, MemoryOrigin::kInput, index);
   const uint32_t value = builder_.add_value(proto::Value::INPUT, index, copy);
   memory.values.emplace_back(table_.geometry_of(copy), value);
@@ -164,7 +165,10 @@ void Recorder::note_memories(Call& call) {
       }
       settle_hidden_write(*memory, tensor);
       auto& list = writes ? call.written_memories : call.read_memories;
-      if (std::ranges::find(list, memory) == list.end()) list.push_back(memory);
+      if (std::ranges::find(list, memory) == list.end()) {
+        list.push_back(memory);
+        if (!writes) call.read_arguments.push_back(i);
+      }
       if (!writes || tensor.numel() == 0) return;
       if (memory->origin == MemoryOrigin::kInput) {
         refuse(absl::StrCat("it writes to argument ", memory->index,
@@ -177,9 +181,12 @@ void Recorder::note_memories(Call& call) {
       }
     });
   }
-  std::erase_if(call.read_memories, [&](Memory* memory) {
-    return std::ranges::find(call.written_memories, memory) != call.written_memories.end();
-  });
+  for (size_t i = call.read_memories.size(); i-- > 0;) {
+    const auto& written = call.written_memories;
+    if (std::ranges::find(written, call.read_memories[i]) == written.end()) continue;
+    call.read_memories.erase(call.read_memories.begin() + i);
+    call.read_arguments.erase(call.read_arguments.begin() + i);
+  }
 }
 
 void Recorder::encode(Call& call) {
@@ -265,7 +272,9 @@ void Recorder::check_writes(Call& call) {
   for (size_t i = 0; i < call.read_memories.size(); ++i) {
     const auto storage = call.read_memories[i]->storage->lock();
     if (storage && fingerprint(*storage) != call.read_fingerprints[i]) {
-      refuse("it writes to an argument that its schema does not mark as written");
+      refuse(absl::StrCat("it writes to its argument '",
+                          call.op.schema().arguments()[call.read_arguments[i]].name(),
+                          "', which its schema does not mark as written"));
     }
   }
   for (Memory* memory : call.written_memories) {
@@ -306,7 +315,7 @@ void Recorder::name_results(Call& call) {
     }
   }
   // A view that is known already (detach, alias, a view of the same shape) is no node at all.
-  if (!call.made_value && call.written.empty() && !is_random(call.op)) {
+  if (!call.made_value && call.written.empty() && count > 0 && !is_random(call.op)) {
     builder_.drop_last_node();
     return;
   }
@@ -410,7 +419,7 @@ Memory& Recorder::adopt_variable(const std::shared_ptr<VariableRecord>& record) 
   const at::Tensor& live = record->tensor;
   VariableUse use{record, scratch_copy(live), {}, live.storage().unsafeGetStorageImpl(),
                   fingerprint(*live.storage().unsafeGetStorageImpl()), record->replays};
-  if (options_.perturb) perturb_variable(use.before);
+  perturb_variable(use.before, options_.perturbation);
   use.before = use.before.detach();
   use.scratch = scratch_copy(use.before);
   const size_t index = variables_.size();
@@ -512,7 +521,8 @@ std::string Recorder::module_of(const Memory& memory) const {
   return dot == std::string::npos ? "" : name.substr(0, dot);
 }
 
-void Recorder::set_outputs(const std::vector<at::Tensor>& outputs) {
+std::vector<at::Tensor> Recorder::set_outputs(const std::vector<at::Tensor>& outputs) {
+  std::vector<at::Tensor> detached;
   const c10::impl::ExcludeDispatchKeyGuard not_again(kCaptureKey);
   current_op_ = "return";
   for (const at::Tensor& output : outputs) {
@@ -527,7 +537,9 @@ void Recorder::set_outputs(const std::vector<at::Tensor>& outputs) {
       refuse("the function returns a sparse tensor; return its indices and values, or to_dense()");
     }
     builder_.mutable_def().add_outputs(value_of(output));
+    detached.push_back(output.defined() ? substitute(output).detach() : output);
   }
+  return detached;
 }
 
 Captured Recorder::finish(std::vector<at::Tensor> outputs) {

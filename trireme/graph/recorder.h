@@ -32,8 +32,9 @@ class Recorder {
   // Runs and records one operator, leaving its results on the stack. Throws Error to refuse it.
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
-  // After the step: writes down what it gave.
-  void set_outputs(const std::vector<at::Tensor>& outputs);
+  // After the step: writes down what it gave. Returns it without autograd's history, which holds
+  // most tensors of the step; of variables, what the step made of them.
+  std::vector<at::Tensor> set_outputs(const std::vector<at::Tensor>& outputs);
   // After the step's tensors are gone, but for `outputs`: looks for traces that no operator told
   // of, then gives the graph.
   Captured finish(std::vector<at::Tensor> outputs);

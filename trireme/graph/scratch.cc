@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/flip.h>
 #include <ATen/ops/roll.h>
 
 #include <cstring>
@@ -43,26 +44,26 @@ at::Tensor scratch_copy(const at::Tensor& tensor) {
   return copy;
 }
 
-void perturb_argument(at::Tensor& copy) {
-  if (copy.numel() == 0) return;
+void perturb_argument(at::Tensor& copy, int perturbation) {
+  if (copy.numel() == 0 || perturbation == 0) return;
   const at::NoGradGuard no_gradients;
   at::Tensor row = row_of(copy.detach());
-  row.copy_(at::roll(row, {1}, {0}));
+  row.copy_(perturbation == 1 ? at::roll(row, {1}, {0}) : at::flip(row, {0}));
   if (copy.is_floating_point() || copy.is_complex()) {
-    row.mul_(63.0 / 64.0);
+    row.mul_(1.0 - perturbation / 64.0);
   } else if (copy.scalar_type() != at::kBool && row.min().equal(row.max())) {
-    row.add_(1);
+    row.add_(perturbation);
   }
 }
 
-void perturb_variable(at::Tensor& copy) {
-  if (copy.numel() == 0 || copy.scalar_type() == at::kBool) return;
+void perturb_variable(at::Tensor& copy, int perturbation) {
+  if (copy.numel() == 0 || copy.scalar_type() == at::kBool || perturbation == 0) return;
   const at::NoGradGuard no_gradients;
   at::Tensor row = row_of(copy.detach());
   if (copy.is_floating_point() || copy.is_complex()) {
-    row.mul_(63.0 / 64.0).add_(1.0 / 1024.0);
+    row.mul_(1.0 - perturbation / 64.0).add_(perturbation / 1024.0);
   } else {
-    row.add_(1);
+    row.add_(perturbation);
   }
 }
 

@@ -18,8 +18,8 @@ absl::Status check_replay(const Plan& plan, const Captured& captured, const Capt
 // The same numbers, up to the rounding of sums whose order a parallel kernel does not fix.
 bool nearly_equal(const at::Tensor& a, const at::Tensor& b);
 
-// Captures with all checks: twice, the second time on other numbers, then replays both. Throws
-// Error. Costs about five runs of the step.
+// Captures with all checks: again on other numbers, twice, and replays each from where it started.
+// Throws Error. Costs about ten runs of the step, once.
 struct CheckedCapture {
   Captured captured;
   std::shared_ptr<const Plan> plan;

@@ -25,9 +25,9 @@ struct Flattened {
   std::string signature;  // everything but the tensors' contents
 };
 
-class TensorReader {
+class TensorCursor {
  public:
-  explicit TensorReader(const std::vector<at::Tensor>& tensors) : next_(tensors.begin()) {}
+  explicit TensorCursor(const std::vector<at::Tensor>& tensors) : next_(tensors.begin()) {}
   at::Tensor next() { return *next_++; }
 
  private:
@@ -52,7 +52,7 @@ struct Structure<at::Tensor> {
     out.tensors.push_back(value);
     internal::append_tensor_signature(value, out.signature);
   }
-  static at::Tensor replace(const at::Tensor&, internal::TensorReader& reader) {
+  static at::Tensor replace(const at::Tensor&, internal::TensorCursor& reader) {
     return reader.next();
   }
 };
@@ -73,7 +73,7 @@ struct Structure<T, std::enable_if_t<std::is_arithmetic_v<T> || std::is_enum_v<T
     }
     out.signature += "=" + text.str();
   }
-  static T replace(const T& value, internal::TensorReader&) { return value; }
+  static T replace(const T& value, internal::TensorCursor&) { return value; }
 };
 
 template <typename T>
@@ -87,7 +87,7 @@ struct Structure<std::vector<T>> {
     }
     out.signature += ']';
   }
-  static std::vector<T> replace(const std::vector<T>& value, internal::TensorReader& reader) {
+  static std::vector<T> replace(const std::vector<T>& value, internal::TensorCursor& reader) {
     std::vector<T> result;
     result.reserve(value.size());
     for (const T& item : value) result.push_back(Structure<T>::replace(item, reader));
@@ -102,7 +102,7 @@ struct Structure<std::optional<T>> {
     out.signature += value ? '+' : '-';
     if (value) Structure<T>::flatten(*value, out);
   }
-  static std::optional<T> replace(const std::optional<T>& value, internal::TensorReader& reader) {
+  static std::optional<T> replace(const std::optional<T>& value, internal::TensorCursor& reader) {
     return value ? std::optional<T>(Structure<T>::replace(*value, reader)) : std::nullopt;
   }
 };
@@ -119,7 +119,7 @@ struct Structure<std::map<std::string, T>> {
     out.signature += '}';
   }
   static std::map<std::string, T> replace(const std::map<std::string, T>& value,
-                                          internal::TensorReader& reader) {
+                                          internal::TensorCursor& reader) {
     std::map<std::string, T> result;
     for (const auto& [key, item] : value) result[key] = Structure<T>::replace(item, reader);
     return result;
@@ -135,7 +135,7 @@ struct Structure<std::tuple<T...>> {
                value);
     out.signature += ')';
   }
-  static std::tuple<T...> replace(const std::tuple<T...>& value, internal::TensorReader& reader) {
+  static std::tuple<T...> replace(const std::tuple<T...>& value, internal::TensorCursor& reader) {
     // Braces fix the order in which the reader is read.
     return std::apply(
         [&](const T&... item) { return std::tuple<T...>{Structure<T>::replace(item, reader)...}; },
@@ -151,7 +151,7 @@ struct Structure<std::pair<A, B>> {
     out.signature += '|';
     Structure<B>::flatten(value.second, out);
   }
-  static std::pair<A, B> replace(const std::pair<A, B>& value, internal::TensorReader& reader) {
+  static std::pair<A, B> replace(const std::pair<A, B>& value, internal::TensorCursor& reader) {
     A first = Structure<A>::replace(value.first, reader);
     return {std::move(first), Structure<B>::replace(value.second, reader)};
   }
