@@ -71,6 +71,18 @@ const UndeclaredWrite* undeclared_write(const std::string& base) {
   return found == writes->end() ? nullptr : &found->second;
 }
 
+// The fused optimizers' schemas mark the gradients, which they write only when they unscale them.
+std::vector<int> written_by_fused(const c10::OperatorHandle& op,
+                                  c10::ArrayRef<c10::IValue> arguments) {
+  std::vector<int> written = writable_arguments(op);
+  const auto scale = op.schema().argumentIndexWithName("grad_scale");
+  if (scale && arguments[*scale].isNone()) {
+    const auto gradients = op.schema().argumentIndexWithName("grads");
+    std::erase_if(written, [&](int i) { return gradients && i == *gradients; });
+  }
+  return written;
+}
+
 bool is_mask(const c10::IValue& index) {
   return index.isTensor() && index.toTensor().defined() &&
          (index.toTensor().scalar_type() == at::kBool ||
@@ -135,6 +147,7 @@ bool is_random(const c10::OperatorHandle& op) {
 
 std::vector<int> written_arguments(const c10::OperatorHandle& op,
                                    c10::ArrayRef<c10::IValue> arguments) {
+  if (op.operator_name().name.starts_with("aten::_fused_")) return written_by_fused(op, arguments);
   const UndeclaredWrite* undeclared = undeclared_write(op.operator_name().name);
   if (undeclared == nullptr || undeclared->only_if < 0) return writable_arguments(op);
   if (arguments[undeclared->only_if].toBool()) return writable_arguments(op);

@@ -50,7 +50,8 @@ void perturb_argument(at::Tensor& copy, int perturbation) {
   at::Tensor row = row_of(copy.detach());
   row.copy_(perturbation == 1 ? at::roll(row, {1}, {0}) : at::flip(row, {0}));
   if (copy.is_floating_point() || copy.is_complex()) {
-    row.mul_(1.0 - perturbation / 64.0);
+    // Turned around as well, so that comparisons of elements, and with zero, come out otherwise.
+    row.mul_(perturbation == 1 ? 63.0 / 64.0 : -1.0);
   } else if (copy.scalar_type() != at::kBool && row.min().equal(row.max())) {
     row.add_(perturbation);
   }

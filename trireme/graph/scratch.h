@@ -9,9 +9,9 @@ namespace trireme::internal {
 // its storage's start. Needs gradients if the original does.
 at::Tensor scratch_copy(const at::Tensor& tensor);
 
-// Changes the contents of an argument's copy: other numbers of the same kind, in the same range.
-// Elements move by one place (1) or are turned around (2), floats also shrink a little; 0 changes
-// nothing.
+// Changes the contents of an argument's copy. 1: other numbers of the same kind, in the same range:
+// elements move by one place, floats shrink a little. 2: elements in reverse order, floats with the
+// other sign. 0 changes nothing.
 void perturb_argument(at::Tensor& copy, int perturbation);
 // Changes the contents of a variable's copy, which keeps what was positive positive.
 void perturb_variable(at::Tensor& copy, int perturbation);
