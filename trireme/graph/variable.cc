@@ -25,6 +25,7 @@ class Registry {
     MutexLock lock(mutex_);
     std::shared_ptr<VariableRecord> record = by_tensor_[variable.tensor.unsafeGetTensorImpl()].lock();
     if (record == nullptr) {
+      if (!by_name_[variable.name].expired()) drop_forgotten();
       record = std::make_shared<VariableRecord>();
       record->name = variable.name;
       for (int i = 1; !by_name_[record->name].expired(); ++i) {
@@ -46,12 +47,9 @@ class Registry {
     return found == by_tensor_.end() ? nullptr : found->second.lock();
   }
 
-  // Drops what nobody holds any more on the way.
   std::vector<std::shared_ptr<VariableRecord>> all() {
     MutexLock lock(mutex_);
-    std::erase_if(kept_, [](const auto& record) { return record->tensor.use_count() == 1; });
-    std::erase_if(by_name_, [](const auto& entry) { return entry.second.expired(); });
-    std::erase_if(by_tensor_, [](const auto& entry) { return entry.second.expired(); });
+    drop_forgotten();
     std::vector<std::shared_ptr<VariableRecord>> result;
     for (const auto& [name, weak] : by_name_) {
       if (auto record = weak.lock()) result.push_back(std::move(record));
@@ -60,6 +58,15 @@ class Registry {
   }
 
  private:
+  // What nobody else holds any more: variables whose handles are gone, modules that are gone.
+  void drop_forgotten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::erase_if(kept_, [](const auto& record) {
+      return record->tensor.use_count() == 1 && record.use_count() == 1;
+    });
+    std::erase_if(by_name_, [](const auto& entry) { return entry.second.expired(); });
+    std::erase_if(by_tensor_, [](const auto& entry) { return entry.second.expired(); });
+  }
+
   Mutex mutex_;
   // A record holds its tensor, so that an address stands for one tensor while the record lives.
   std::unordered_map<const void*, std::weak_ptr<VariableRecord>> by_tensor_
