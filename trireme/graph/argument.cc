@@ -266,8 +266,7 @@ void encode_argument(const c10::IValue& argument, const ValueOf& value_of, Argum
   } else if (argument.isList()) {
     encode_list(argument, value_of, out);
   } else {
-    throw Error(ErrorCode::kUnimplemented, absl::StrCat("an argument of type ",
-                                                        argument.tagKind(),
+    throw Error(ErrorCode::kUnimplemented, absl::StrCat("an argument of type ", argument.tagKind(),
                                                         " cannot be part of a graph"));
   }
 }
@@ -275,10 +274,10 @@ void encode_argument(const c10::IValue& argument, const ValueOf& value_of, Argum
 absl::StatusOr<ArgumentPlan> decode_argument(const Argument& argument,
                                              const c10::Argument& schema) {
   if (list_length(argument) > kLongestList) {
-    return make_status(ErrorCode::kInvalidArgument,
-                       absl::StrCat("argument '", schema.name(), "' is a list of ",
-                                    list_length(argument), " entries; at most ", kLongestList,
-                                    " are allowed"));
+    return make_status(
+        ErrorCode::kInvalidArgument,
+        absl::StrCat("argument '", schema.name(), "' is a list of ", list_length(argument),
+                     " entries; at most ", kLongestList, " are allowed"));
   }
   // An undefined tensor where the schema asks for a tensor: autograd's kernels pass such.
   if (argument.has_none() && schema.type()->kind() == c10::TypeKind::TensorType) {

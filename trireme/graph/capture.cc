@@ -1,15 +1,14 @@
 #include "trireme/graph/capture.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
-#include <cstring>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
+#include "trireme/graph/random.h"
 #include "trireme/graph/recorder.h"
 
 namespace trireme::internal {
@@ -75,30 +74,6 @@ class GradientsSetAside {
   std::vector<std::pair<std::shared_ptr<VariableRecord>, at::Tensor>> saved_;
 };
 
-// A step that seeds or draws from the default generator behind the operators' back is refused;
-// in any case the generator is as before.
-class DefaultGeneratorKept {
- public:
-  DefaultGeneratorKept() : before_(state()) {}
-  ~DefaultGeneratorKept() {
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    generator.set_state(before_);
-  }
-  bool changed() const {
-    const at::Tensor now = state();
-    return std::memcmp(now.const_data_ptr(), before_.const_data_ptr(), before_.numel()) != 0;
-  }
-
- private:
-  static at::Tensor state() {
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    return generator.get_state();
-  }
-  at::Tensor before_;
-};
-
 }  // namespace
 
 Captured capture(const StepBody& step, const std::vector<at::Tensor>& inputs,
@@ -113,13 +88,13 @@ Captured capture(const StepBody& step, const std::vector<at::Tensor>& inputs,
     const GradientsSetAside gradients(recorder, /*leave_some=*/options.perturbation > 0);
     std::vector<at::Tensor> arguments;
     for (const at::Tensor& input : inputs) arguments.push_back(recorder.add_input(input));
-    const DefaultGeneratorKept random_state;
+    const WatchDefaultGenerator generator;
     {
       const CurrentRecorder current(&recorder);
       const c10::impl::IncludeDispatchKeyGuard recording(kCaptureKey);
       outputs = recorder.set_outputs(step(arguments));
     }
-    if (random_state.changed()) {
+    if (generator.was_seeded()) {
       throw Error(ErrorCode::kFailedPrecondition,
                   absl::StrCat("function '", options.name,
                                "' cannot be captured: it seeds LibTorch's default generator. A "

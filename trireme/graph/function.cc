@@ -197,8 +197,8 @@ FunctionCore::Result FunctionCore::run(const std::vector<at::Tensor>& tensors,
   for (size_t i = 0; i < variables.size(); ++i) {
     if (entry->plan->variable_written[i]) ++entry->variables[i]->replays;
   }
-  Result result{value_or_throw(replay(*entry->plan, tensors, variables, std::move(generator),
-                                      replay_options)),
+  Result result{value_or_throw(
+                    replay(*entry->plan, tensors, variables, std::move(generator), replay_options)),
                 entry->shape};
   if (replay_options.trace != nullptr) {
     std::ofstream(options.trace_file) << trace.chrome_json();

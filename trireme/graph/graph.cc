@@ -85,9 +85,9 @@ std::string explain_node(const Plan& plan, int i) {
   for (const auto& argument : node.arguments()) arguments.push_back(format_operand(def, argument));
   std::string line = absl::StrCat(i, "\t", results.empty() ? "-" : absl::StrJoin(results, ", "),
                                   " = ", node.op(), "(", absl::StrJoin(arguments, ", "), ")");
-  absl::StrAppend(&line, "\n\ton ",
-                  node.device().empty() ? "the task's default device: no scope names another"
-                                        : node.device());
+  absl::StrAppend(
+      &line, "\n\ton ",
+      node.device().empty() ? "the task's default device: no scope names another" : node.device());
   if (node.module() > 0) absl::StrAppend(&line, "; module ", def.scopes(node.module() - 1));
   if (node.scope() > 0) absl::StrAppend(&line, "; scope ", def.scopes(node.scope() - 1));
   if (node.differentiates() > 0) {
@@ -137,11 +137,11 @@ std::string Graph::explain() const {
                                   " outputs", def.random() ? "; draws random numbers" : "", "\n");
   for (int i = 0; i < def.variables_size(); ++i) {
     const proto::Variable& variable = def.variables(i);
-    absl::StrAppend(&text, "variable '", variable.name(), "' ", format_type(variable.type()),
-                    plan_->variable_written[i] ? ", written" : ", read only",
-                    variable.slot_of().empty() ? ""
-                                               : absl::StrCat(", state of '", variable.slot_of(), "'"),
-                    "\n");
+    absl::StrAppend(
+        &text, "variable '", variable.name(), "' ", format_type(variable.type()),
+        plan_->variable_written[i] ? ", written" : ", read only",
+        variable.slot_of().empty() ? "" : absl::StrCat(", state of '", variable.slot_of(), "'"),
+        "\n");
   }
   for (int i = 0; i < def.nodes_size(); ++i) text += explain_node(*plan_, i);
   std::vector<std::string> outputs;
@@ -161,11 +161,12 @@ std::string Graph::dot() const {
     for (const auto& argument : def.nodes(i).arguments()) {
       for (int64_t value : values_of(argument)) {
         if (makers[value] >= 0) {
-          absl::StrAppend(&text, "  n", makers[value], " -> n", i, " [label=",
-                          quoted(format_type(def.values(value).type())), "];\n");
+          absl::StrAppend(&text, "  n", makers[value], " -> n", i,
+                          " [label=", quoted(format_type(def.values(value).type())), "];\n");
         } else {
-          absl::StrAppend(&text, "  v", value, " [shape=ellipse, label=",
-                          quoted(name_of(def, value)), "];\n  v", value, " -> n", i, ";\n");
+          absl::StrAppend(&text, "  v", value,
+                          " [shape=ellipse, label=", quoted(name_of(def, value)), "];\n  v", value,
+                          " -> n", i, ";\n");
         }
       }
     }

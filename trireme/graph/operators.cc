@@ -145,6 +145,24 @@ bool is_random(const c10::OperatorHandle& op) {
   return generator_argument(op) >= 0 || op.hasTag(at::Tag::nondeterministic_seeded);
 }
 
+std::optional<c10::OperatorHandle> overload_with_generator(const c10::OperatorHandle& op) {
+  if (generator_argument(op) >= 0) return std::nullopt;
+  const auto& arguments = op.schema().arguments();
+  for (const char* overload :
+       {"generator", "low_generator", "low_generator_dtype", "Tensor_generator"}) {
+    const auto other = c10::Dispatcher::singleton().findSchema({op.operator_name().name, overload});
+    if (!other || other->schema().arguments().size() != arguments.size() + 1) continue;
+    const int generator = generator_argument(*other);
+    bool same = generator >= 0;
+    for (size_t i = 0; same && i < arguments.size(); ++i) {
+      const size_t there = static_cast<int>(i) < generator ? i : i + 1;
+      same = other->schema().arguments()[there].name() == arguments[i].name();
+    }
+    if (same) return other;
+  }
+  return std::nullopt;
+}
+
 std::vector<int> written_arguments(const c10::OperatorHandle& op,
                                    c10::ArrayRef<c10::IValue> arguments) {
   if (op.operator_name().name.starts_with("aten::_fused_")) return written_by_fused(op, arguments);
@@ -173,34 +191,65 @@ std::vector<int> writable_arguments(const c10::OperatorHandle& op) {
 
 bool makes_uninitialized(const c10::OperatorHandle& op) {
   static const auto* names = new std::unordered_set<std::string>{
-      "aten::empty",     "aten::empty_strided",      "aten::empty_like",
-      "aten::new_empty", "aten::new_empty_strided",  "aten::empty_permuted",
+      "aten::empty",          "aten::empty_strided",     "aten::empty_like",
+      "aten::new_empty",      "aten::new_empty_strided", "aten::empty_permuted",
       "aten::empty_quantized"};
   return names->contains(op.operator_name().name);
 }
 
 bool reads_only_metadata(const c10::OperatorHandle& op) {
-  static const auto* names = new std::unordered_set<std::string>{
-      "aten::size", "aten::sym_size", "aten::stride", "aten::sym_stride", "aten::numel",
-      "aten::sym_numel", "aten::dim", "aten::storage_offset", "aten::sym_storage_offset",
-      "aten::is_same_size", "aten::is_set_to", "aten::is_floating_point", "aten::is_complex",
-      "aten::is_signed", "aten::is_conj", "aten::is_neg", "aten::_is_zerotensor",
-      "aten::is_contiguous", "aten::sym_is_contiguous", "aten::is_pinned", "aten::is_coalesced", "aten::sparse_dim",
-      "aten::_dimI", "aten::dense_dim", "aten::_dimV", "aten::result_type", "aten::can_cast",
-      "aten::promote_types", "aten::_fused_sdp_choice", "aten::_has_compatible_shallow_copy_type",
-      "aten::is_inference", "aten::_use_cudnn_ctc_loss", "aten::_nnpack_available",
-      "aten::is_distributed", "aten::is_vulkan_available", "aten::_has_same_storage_numel",
-      "aten::_debug_has_internal_overlap", "aten::is_non_overlapping_and_dense",
-      "aten::sym_is_non_overlapping_and_dense", "aten::qscheme", "aten::_version"};
+  static const auto* names =
+      new std::unordered_set<std::string>{"aten::size",
+                                          "aten::sym_size",
+                                          "aten::stride",
+                                          "aten::sym_stride",
+                                          "aten::numel",
+                                          "aten::sym_numel",
+                                          "aten::dim",
+                                          "aten::storage_offset",
+                                          "aten::sym_storage_offset",
+                                          "aten::is_same_size",
+                                          "aten::is_set_to",
+                                          "aten::is_floating_point",
+                                          "aten::is_complex",
+                                          "aten::is_signed",
+                                          "aten::is_conj",
+                                          "aten::is_neg",
+                                          "aten::_is_zerotensor",
+                                          "aten::is_contiguous",
+                                          "aten::sym_is_contiguous",
+                                          "aten::is_pinned",
+                                          "aten::is_coalesced",
+                                          "aten::sparse_dim",
+                                          "aten::_dimI",
+                                          "aten::dense_dim",
+                                          "aten::_dimV",
+                                          "aten::result_type",
+                                          "aten::can_cast",
+                                          "aten::promote_types",
+                                          "aten::_fused_sdp_choice",
+                                          "aten::_has_compatible_shallow_copy_type",
+                                          "aten::is_inference",
+                                          "aten::_use_cudnn_ctc_loss",
+                                          "aten::_nnpack_available",
+                                          "aten::is_distributed",
+                                          "aten::is_vulkan_available",
+                                          "aten::_has_same_storage_numel",
+                                          "aten::_debug_has_internal_overlap",
+                                          "aten::is_non_overlapping_and_dense",
+                                          "aten::sym_is_non_overlapping_and_dense",
+                                          "aten::qscheme",
+                                          "aten::_version"};
   return names->contains(op.operator_name().name);
 }
 
 bool is_data_dependent(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
   static const auto* names = new std::unordered_set<std::string>{
-      "aten::_local_scalar_dense", "aten::item", "aten::equal", "aten::is_nonzero",
-      "aten::allclose", "aten::_nnz", "aten::_is_all_true", "aten::_is_any_true",
-      "aten::coalesce", "aten::_coalesce", "aten::_to_sparse", "aten::to_sparse",
-      "aten::sparse_mask", "aten::nonzero_numpy", "aten::unique_dim"};
+      "aten::_local_scalar_dense", "aten::item",          "aten::equal",
+      "aten::is_nonzero",          "aten::allclose",      "aten::_nnz",
+      "aten::_is_all_true",        "aten::_is_any_true",  "aten::coalesce",
+      "aten::_coalesce",           "aten::_to_sparse",    "aten::to_sparse",
+      "aten::sparse_mask",         "aten::nonzero_numpy", "aten::unique_dim"};
   const std::string& name = op.operator_name().name;
   if (names->contains(name) || op.hasTag(at::Tag::data_dependent_output)) return true;
   if (name == "aten::index") {
@@ -219,11 +268,11 @@ bool is_data_dependent(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue>
 
 void register_own_operators() {
   static const auto* library = [] {
-    auto* made = new torch::Library(torch::Library::FRAGMENT, "trireme", std::nullopt, __FILE__,
-                                    __LINE__);
-    made->def("as_strided(Tensor(a) self, int[] sizes, int[] strides, int offset) -> Tensor(a)",
-              torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd,
-                              TORCH_FN(as_strided_here)));
+    auto* made =
+        new torch::Library(torch::Library::FRAGMENT, "trireme", std::nullopt, __FILE__, __LINE__);
+    made->def(
+        "as_strided(Tensor(a) self, int[] sizes, int[] strides, int offset) -> Tensor(a)",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(as_strided_here)));
     return made;
   }();
   (void)library;

@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,10 @@ bool is_allowed_operator(const std::string& name);
 bool is_random(const c10::OperatorHandle& op);
 // The position of the generator argument, or -1.
 int generator_argument(const c10::OperatorHandle& op);
+
+// The overload of a random operator that takes a generator too, and otherwise the same arguments:
+// `rand.generator` for `rand`.
+std::optional<c10::OperatorHandle> overload_with_generator(const c10::OperatorHandle& op);
 
 // The arguments (by position) that this call writes to: those that the schema marks, and those
 // of a kept list of operators whose schemas do not tell.

@@ -127,8 +127,7 @@ class Compiler {
                                      : value.source() == Value::CONSTANT ? &plan_->constant_values
                                      : value.source() == Value::VARIABLE ? &plan_->variable_values
                                                                          : nullptr;
-      if (places == nullptr || value.index() >= places->size() ||
-          (*places)[value.index()] != -1) {
+      if (places == nullptr || value.index() >= places->size() || (*places)[value.index()] != -1) {
         return invalid(absl::StrCat("value ", i, " is input, constant or variable ", value.index(),
                                     ", which does not exist or is taken"));
       }
@@ -141,8 +140,8 @@ class Compiler {
   absl::Status use(int64_t value, int node, const std::string& argument) {
     if (value < 0) return absl::OkStatus();
     if (value >= def_.values_size()) {
-      return invalid(absl::StrCat("argument '", argument, "' is value ", value, " of ",
-                                  def_.values_size()));
+      return invalid(
+          absl::StrCat("argument '", argument, "' is value ", value, " of ", def_.values_size()));
     }
     if (!made_[value]) {
       return invalid(absl::StrCat("argument '", argument, "' is value ", value,
@@ -156,9 +155,9 @@ class Compiler {
   absl::Status make(int64_t value) {
     if (value < 0) return absl::OkStatus();
     if (value >= def_.values_size() || made_[value]) {
-      return invalid(absl::StrCat("it makes value ", value,
-                                  value >= def_.values_size() ? ", which does not exist"
-                                                              : ", which was made before"));
+      return invalid(absl::StrCat(
+          "it makes value ", value,
+          value >= def_.values_size() ? ", which does not exist" : ", which was made before"));
     }
     made_[value] = true;
     return absl::OkStatus();
@@ -179,8 +178,7 @@ class Compiler {
     NodePlan plan{op, {}, {}, {}, {}};
     for (int i = 0; i < node.arguments_size(); ++i) {
       const c10::Argument& declared = schema.arguments()[i];
-      TRIREME_ASSIGN_OR_RETURN(ArgumentPlan argument,
-                               decode_argument(node.arguments(i), declared));
+      TRIREME_ASSIGN_OR_RETURN(ArgumentPlan argument, decode_argument(node.arguments(i), declared));
       if (argument.kind == ArgumentPlan::Kind::kValue) {
         TRIREME_RETURN_IF_ERROR(use(argument.value, index, declared.name()));
       }

@@ -34,6 +34,24 @@ void set_state_of(at::Generator& generator, const at::Tensor& state) {
   generator.set_state(state);
 }
 
+constexpr uint64_t kWatchedSeed = 0x7472697265 ^ 0x5eed5eed5eed5eed;
+
+// Guarded by borrow_mutex().
+struct Watch {
+  int captures = 0;
+  at::Tensor before;
+};
+
+Watch& watch() {
+  static auto* instance = new Watch;
+  return *instance;
+}
+
+void set_seed_of(at::Generator& generator, uint64_t seed) {
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
 }  // namespace
 
 void set_seed(uint64_t seed) {
@@ -50,8 +68,7 @@ uint64_t step_seed(uint64_t seed, uint64_t step) {
 
 void seed_step(uint64_t seed, uint64_t step) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  generator.set_current_seed(step_seed(seed, step));
+  set_seed_of(generator, step_seed(seed, step));
 }
 
 namespace internal {
@@ -74,6 +91,29 @@ BorrowDefaultGenerator::~BorrowDefaultGenerator() ABSL_NO_THREAD_SAFETY_ANALYSIS
   set_state_of(step_generator_, state_of(shared));
   set_state_of(shared, saved_);
   borrow_mutex().unlock();
+}
+
+WatchDefaultGenerator::WatchDefaultGenerator() {
+  MutexLock lock(borrow_mutex());
+  if (watch().captures++ > 0) return;
+  at::Generator shared = at::detail::getDefaultCPUGenerator();
+  watch().before = state_of(shared);
+  set_seed_of(shared, kWatchedSeed);
+}
+
+WatchDefaultGenerator::~WatchDefaultGenerator() {
+  MutexLock lock(borrow_mutex());
+  if (--watch().captures > 0) return;
+  at::Generator shared = at::detail::getDefaultCPUGenerator();
+  set_state_of(shared, watch().before);
+  watch().before = at::Tensor();
+}
+
+bool WatchDefaultGenerator::was_seeded() const {
+  MutexLock lock(borrow_mutex());
+  at::Generator shared = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> generator_lock(shared.mutex());
+  return shared.current_seed() != kWatchedSeed;
 }
 
 }  // namespace internal

@@ -40,5 +40,18 @@ class BorrowDefaultGenerator {
   at::Tensor saved_;
 };
 
+// While some capture is under way the default generator has a seed that nobody chooses, so that a
+// step that seeds it shows. It gets its state back when the last capture ends.
+class WatchDefaultGenerator {
+ public:
+  WatchDefaultGenerator();
+  ~WatchDefaultGenerator();
+
+  WatchDefaultGenerator(const WatchDefaultGenerator&) = delete;
+  WatchDefaultGenerator& operator=(const WatchDefaultGenerator&) = delete;
+
+  bool was_seeded() const;
+};
+
 }  // namespace internal
 }  // namespace trireme

@@ -87,7 +87,8 @@ at::Tensor Recorder::add_input(const at::Tensor& original) {
   if (!original.defined()) return inputs_.emplace_back();
   if (original.layout() != at::kStrided) {
     throw Error(ErrorCode::kUnimplemented,
-                absl::StrCat("argument ", index, " of the function is a sparse tensor; pass its "
+                absl::StrCat("argument ", index,
+                             " of the function is a sparse tensor; pass its "
                              "indices and values instead"));
   }
   at::Tensor copy = scratch_copy(original);
@@ -104,8 +105,17 @@ void Recorder::add_leftover_gradient(const at::Tensor& gradient) {
   if (gradient.has_storage()) table_.add(gradient, MemoryOrigin::kLeftoverGradient, 0);
 }
 
-void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+void Recorder::run(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
                    torch::jit::Stack* stack) {
+  // A step's generator can be handed to most random operators; the others borrow the default one.
+  c10::OperatorHandle op = called;
+  if (is_random(called)) {
+    if (const auto other = overload_with_generator(called)) {
+      op = *other;
+      const size_t first = stack->size() - called.schema().arguments().size();
+      stack->insert(stack->begin() + first + generator_argument(op), c10::IValue());
+    }
+  }
   const c10::impl::ExcludeDispatchKeyGuard not_again(kCaptureKey);
   const c10::DispatchKeySet below =
       keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCaptureKey);
@@ -135,9 +145,10 @@ void Recorder::run(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 
 void Recorder::check_may_record(Call& call) {
   if (is_data_dependent(call.op, call.arguments())) {
-    refuse("its result depends on what is in the tensors, so the program would go on with a number "
-           "that holds for this step only. Keep it a tensor (torch::where instead of if, masks "
-           "instead of indices)");
+    refuse(
+        "its result depends on what is in the tensors, so the program would go on with a number "
+        "that holds for this step only. Keep it a tensor (torch::where instead of if, masks "
+        "instead of indices)");
   }
   if (!is_allowed_operator(current_op_)) {
     refuse("it is not on the list of operators that only compute on tensors");
@@ -145,8 +156,9 @@ void Recorder::check_may_record(Call& call) {
   const int generator = generator_argument(call.op);
   if (generator >= 0 && call.originals[generator].isGenerator() &&
       call.originals[generator].toGenerator().defined()) {
-    refuse("it draws from a generator of the program's own, whose state is not part of the step. "
-           "Leave the generator out: a step has its own, seeded from seed and step number");
+    refuse(
+        "it draws from a generator of the program's own, whose state is not part of the step. "
+        "Leave the generator out: a step has its own, seeded from seed and step number");
   }
   call.written = written_arguments(call.op, call.arguments());
   call.factory = takes_no_tensor(call.arguments()) && !is_random(call.op);
@@ -160,8 +172,9 @@ void Recorder::note_memories(Call& call) {
       if (!tensor.has_storage()) return;
       Memory* memory = &memory_of(tensor);
       if (memory->origin == MemoryOrigin::kLeftoverGradient) {
-        refuse("it uses the gradient that an earlier step left in '.grad'. Call zero_grad() before "
-               "backward(), or use optimizer.minimize(loss)");
+        refuse(
+            "it uses the gradient that an earlier step left in '.grad'. Call zero_grad() before "
+            "backward(), or use optimizer.minimize(loss)");
       }
       settle_hidden_write(*memory, tensor);
       auto& list = writes ? call.written_memories : call.read_memories;
@@ -175,9 +188,10 @@ void Recorder::note_memories(Call& call) {
                             " of the function, which belongs to the caller. Clone it first"));
       }
       if (memory->origin == MemoryOrigin::kExternal) {
-        refuse("it writes to a tensor that is not a variable and was made outside of the function: "
-               "the write would be lost on the next step. Make it a tr::Variable, or a module's "
-               "buffer");
+        refuse(
+            "it writes to a tensor that is not a variable and was made outside of the function: "
+            "the write would be lost on the next step. Make it a tr::Variable, or a module's "
+            "buffer");
       }
     });
   }
@@ -197,8 +211,8 @@ void Recorder::encode(Call& call) {
     if (static_cast<int>(i) == generator) {
       argument->set_generator(true);
     } else {
-      encode_argument(call.originals[i], [this](const at::Tensor& t) { return value_of(t); },
-                      argument);
+      encode_argument(
+          call.originals[i], [this](const at::Tensor& t) { return value_of(t); }, argument);
     }
   }
 }
@@ -235,8 +249,7 @@ void Recorder::execute(Call& call, c10::DispatchKeySet keys) {
   }
   for (int i : call.written) {
     const c10::IValue& argument = stack[first + i];
-    if (argument.isTensor() && argument.toTensor().defined() &&
-        argument.toTensor().has_storage()) {
+    if (argument.isTensor() && argument.toTensor().defined() && argument.toTensor().has_storage()) {
       call.written_geometries.emplace_back(i, ValueTable::geometry_of(argument.toTensor(), 0));
     }
   }
@@ -405,8 +418,9 @@ uint32_t Recorder::value_in(Memory& memory, const at::Tensor& tensor) {
     memory.values.emplace_back(geometry, value);
     return value;
   }
-  refuse("one of its arguments is a view of known memory with another dtype, which no operator "
-         "made");
+  refuse(
+      "one of its arguments is a view of known memory with another dtype, which no operator "
+      "made");
 }
 
 Memory& Recorder::memory_of(const at::Tensor& tensor) {
@@ -417,8 +431,12 @@ Memory& Recorder::memory_of(const at::Tensor& tensor) {
 
 Memory& Recorder::adopt_variable(const std::shared_ptr<VariableRecord>& record) {
   const at::Tensor& live = record->tensor;
-  VariableUse use{record, scratch_copy(live), {}, live.storage().unsafeGetStorageImpl(),
-                  fingerprint(*live.storage().unsafeGetStorageImpl()), record->replays};
+  VariableUse use{record,
+                  scratch_copy(live),
+                  {},
+                  live.storage().unsafeGetStorageImpl(),
+                  fingerprint(*live.storage().unsafeGetStorageImpl()),
+                  record->replays};
   perturb_variable(use.before, options_.perturbation);
   use.before = use.before.detach();
   use.scratch = scratch_copy(use.before);
@@ -440,9 +458,10 @@ Memory& Recorder::adopt_variable(const std::shared_ptr<VariableRecord>& record) 
 
 Memory& Recorder::adopt_external(const at::Tensor& tensor) {
   if (tensor.requires_grad()) {
-    refuse("it uses a tensor that needs gradients and is not a variable: it would become a "
-           "constant. Hand its module to an optimizer or to tr::track(), or make it a tr::Variable; "
-           "detach() it if a constant is meant");
+    refuse(
+        "it uses a tensor that needs gradients and is not a variable: it would become a "
+        "constant. Hand its module to an optimizer or to tr::track(), or make it a tr::Variable; "
+        "detach() it if a constant is meant");
   }
   Memory& memory = table_.add(tensor, MemoryOrigin::kExternal, 0);
   memory.fingerprint = fingerprint(*tensor.storage().unsafeGetStorageImpl());
@@ -461,8 +480,9 @@ void Recorder::settle_hidden_write(Memory& memory, const at::Tensor& tensor) {
   const uint64_t now = fingerprint(*storage);
   if (now == memory.fingerprint) return;
   if (!memory.factory) {
-    refuse("one of its arguments was written without an operator (through data_ptr or an "
-           "accessor), which a replay cannot repeat");
+    refuse(
+        "one of its arguments was written without an operator (through data_ptr or an "
+        "accessor), which a replay cannot repeat");
   }
   // Made from nothing and then filled by the program: what it was filled with is a constant.
   const Geometry& base = memory.values.front().first;
@@ -483,8 +503,8 @@ at::Tensor Recorder::substitute(const at::Tensor& tensor) {
   if (memory == nullptr || memory->origin != MemoryOrigin::kVariable) return tensor;
   const VariableUse& use = variables_[memory->index];
   if (tensor.storage().unsafeGetStorageImpl() != use.live_storage) return tensor;
-  const int64_t offset = table_.geometry_of(tensor).offset /
-                         static_cast<int64_t>(tensor.dtype().itemsize());
+  const int64_t offset =
+      table_.geometry_of(tensor).offset / static_cast<int64_t>(tensor.dtype().itemsize());
   if (tensor.scalar_type() != use.scratch.scalar_type()) {
     refuse(absl::StrCat("it sees variable '", use.record->name, "' as another dtype"));
   }
@@ -563,11 +583,12 @@ Captured Recorder::finish(std::vector<at::Tensor> outputs) {
   for (const Memory& memory : table_.memories()) {
     const auto storage = memory.storage->lock();
     if (!storage) continue;
-    const bool outside = memory.origin == MemoryOrigin::kInput ||
-                         memory.origin == MemoryOrigin::kExternal;
+    const bool outside =
+        memory.origin == MemoryOrigin::kInput || memory.origin == MemoryOrigin::kExternal;
     if (outside && fingerprint(*storage) != memory.fingerprint) {
-      refuse("the function wrote to an argument or to a tensor of the program without an operator "
-             "(through data_ptr or an accessor), which a replay cannot repeat");
+      refuse(
+          "the function wrote to an argument or to a tensor of the program without an operator "
+          "(through data_ptr or an accessor), which a replay cannot repeat");
     }
     const bool given = std::ranges::any_of(outputs, [&](const at::Tensor& output) {
       return output.defined() && output.storage().unsafeGetStorageImpl() == storage.get();
@@ -577,9 +598,10 @@ Captured Recorder::finish(std::vector<at::Tensor> outputs) {
       current_op_ = memory.node >= 0 && memory.node < builder_.nodes()
                         ? builder_.def().nodes(static_cast<int>(memory.node)).op()
                         : "";
-      refuse("its result outlives the function without being returned: the program keeps it (in a "
-             "member, a captured variable or a list), and a replay would not renew it. Return it, "
-             "or keep it in a tr::Variable");
+      refuse(
+          "its result outlives the function without being returned: the program keeps it (in a "
+          "member, a captured variable or a list), and a replay would not renew it. Return it, "
+          "or keep it in a tr::Variable");
     }
   }
   Captured captured;

@@ -30,7 +30,7 @@ class Recorder {
   void add_leftover_gradient(const at::Tensor& gradient);
 
   // Runs and records one operator, leaving its results on the stack. Throws Error to refuse it.
-  void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  void run(const c10::OperatorHandle& called, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
   // After the step: writes down what it gave. Returns it without autograd's history, which holds
   // most tensors of the step; of variables, what the step made of them.

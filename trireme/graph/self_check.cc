@@ -72,13 +72,13 @@ absl::Status compare_nodes(const proto::GraphDef& a, const proto::GraphDef& b) {
       const std::string before = format_argument(x.arguments(j)),
                         after = format_argument(y.arguments(j));
       if (before != after) {
-        return differs(a, absl::StrCat("captured twice, argument ", j, " of operator '", x.op(),
-                                       "' (node ", i, ") is ", before, " once and ", after,
-                                       " the other time"));
+        return differs(
+            a, absl::StrCat("captured twice, argument ", j, " of operator '", x.op(), "' (node ", i,
+                            ") is ", before, " once and ", after, " the other time"));
       }
     }
-    return differs(a, absl::StrCat("captured twice, operator '", x.op(), "' (node ", i,
-                                   ") differs"));
+    return differs(a,
+                   absl::StrCat("captured twice, operator '", x.op(), "' (node ", i, ") differs"));
   }
   if (a.nodes_size() != b.nodes_size()) {
     const proto::GraphDef& longer = a.nodes_size() > b.nodes_size() ? a : b;
@@ -98,16 +98,16 @@ absl::Status check_equal_captures(const Captured& first, const Captured& second)
   const size_t constants = std::min(first.graph->constants.size(), second.graph->constants.size());
   for (size_t i = 0; i < constants; ++i) {
     if (same_bytes(first.graph->constants[i], second.graph->constants[i])) continue;
-    return differs(a, absl::StrCat("captured twice, a constant of ", first_user(a, i),
-                                   " has other contents"));
+    return differs(
+        a, absl::StrCat("captured twice, a constant of ", first_user(a, i), " has other contents"));
   }
   if (first.variables != second.variables) {
     return differs(a, "captured twice, it uses other variables");
   }
   for (int i = 0; i < std::min(a.values_size(), b.values_size()); ++i) {
     if (a.values(i).SerializeAsString() == b.values(i).SerializeAsString()) continue;
-    return differs(a, absl::StrCat("captured twice, value ", i,
-                                   " has another shape, dtype or origin"));
+    return differs(
+        a, absl::StrCat("captured twice, value ", i, " has another shape, dtype or origin"));
   }
   if (a.SerializeAsString() != b.SerializeAsString()) {
     return differs(a, "captured twice, the two graphs differ");
@@ -140,17 +140,16 @@ absl::Status check_replay(const Plan& plan, const Captured& captured,
   for_checks.poison_uninitialized = true;
   std::vector<at::Tensor> variables;
   for (const at::Tensor& before : captured.variables_before) variables.push_back(before.clone());
-  TRIREME_ASSIGN_OR_RETURN(
-      const std::vector<at::Tensor> outputs,
-      replay(plan, captured.inputs, variables, make_step_generator(options.seed, options.step),
-             for_checks));
+  TRIREME_ASSIGN_OR_RETURN(const std::vector<at::Tensor> outputs,
+                           replay(plan, captured.inputs, variables,
+                                  make_step_generator(options.seed, options.step), for_checks));
   const auto& def = plan.graph->def;
   const auto wrong = [&](const std::string& what) {
-    return make_status(ErrorCode::kFailedPrecondition,
-                       absl::StrCat("function '", def.name(), "' cannot be captured: replayed, ",
-                                    what,
-                                    " differs from the captured run. Something in it writes or "
-                                    "reads memory that no operator tells of"));
+    return make_status(
+        ErrorCode::kFailedPrecondition,
+        absl::StrCat("function '", def.name(), "' cannot be captured: replayed, ", what,
+                     " differs from the captured run. Something in it writes or "
+                     "reads memory that no operator tells of"));
   };
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!nearly_equal(outputs[i], captured.outputs[i])) return wrong(absl::StrCat("output ", i));

@@ -13,7 +13,8 @@ namespace trireme::internal {
 absl::Status check_equal_captures(const Captured& first, const Captured& second);
 
 // Replays a captured graph from where its capture started and compares outputs and variables.
-absl::Status check_replay(const Plan& plan, const Captured& captured, const CaptureOptions& options);
+absl::Status check_replay(const Plan& plan, const Captured& captured,
+                          const CaptureOptions& options);
 
 // The same numbers, up to the rounding of sums whose order a parallel kernel does not fix.
 bool nearly_equal(const at::Tensor& a, const at::Tensor& b);

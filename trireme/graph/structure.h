@@ -131,8 +131,9 @@ struct Structure<std::tuple<T...>> {
   static constexpr bool kTensorsOnly = (Structure<T>::kTensorsOnly && ...);
   static void flatten(const std::tuple<T...>& value, internal::Flattened& out) {
     out.signature += '(';
-    std::apply([&](const T&... item) { ((Structure<T>::flatten(item, out), out.signature += ','), ...); },
-               value);
+    std::apply(
+        [&](const T&... item) { ((Structure<T>::flatten(item, out), out.signature += ','), ...); },
+        value);
     out.signature += ')';
   }
   static std::tuple<T...> replace(const std::tuple<T...>& value, internal::TensorCursor& reader) {

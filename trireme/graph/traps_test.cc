@@ -60,9 +60,8 @@ class Trap : public testing::TestWithParam<Program> {};
 TEST_P(Trap, ReplaysEqualOrIsRefused) {
   constexpr int kSteps = 4;
   const auto run = [](const Step& step) {
-    auto captured = function("trap", [step](const Tensor& x, const Tensor& y) -> Tensors {
-      return step(x, y);
-    });
+    auto captured = function(
+        "trap", [step](const Tensor& x, const Tensor& y) -> Tensors { return step(x, y); });
     std::vector<Tensors> results;
     for (int i = 0; i < kSteps; ++i) {
       Tensors tensors = captured(argument(i), labels(i));
@@ -107,7 +106,8 @@ std::vector<Program> memory_programs() {
     list.push_back({std::move(name), std::move(make), std::move(refusal)});
   };
   const auto pure = [&](std::string name, Step step, std::string refusal = "") {
-    add(std::move(name), [step] { return step; }, std::move(refusal));
+    add(
+        std::move(name), [step] { return step; }, std::move(refusal));
   };
 
   pure("ResultIsTheArgument", [](Tensor x, Tensor y) { return Tensors{x, y}; });
@@ -191,25 +191,28 @@ std::vector<Program> memory_programs() {
   pure("AsStridedWithOverlap", [](Tensor x, Tensor) {
     return Tensors{x.as_strided({3, 4}, {2, 1}, 1) * 2};
   });
-  pure("SetOfAnotherStorageIsRefused",
-       [](Tensor x, Tensor) {
-         Tensor a = torch::zeros({2});
-         a.set_(x.clone());
-         return Tensors{a};
-       },
-       "aten::set_");
-  pure("WriteToAnArgumentIsRefused",
-       [](Tensor x, Tensor) {
-         x.add_(1);
-         return Tensors{x};
-       },
-       "writes to argument 0");
-  pure("WriteToAViewOfAnArgumentIsRefused",
-       [](Tensor x, Tensor) {
-         x.t().narrow(0, 0, 1).zero_();
-         return Tensors{x * 1};
-       },
-       "writes to argument 0");
+  pure(
+      "SetOfAnotherStorageIsRefused",
+      [](Tensor x, Tensor) {
+        Tensor a = torch::zeros({2});
+        a.set_(x.clone());
+        return Tensors{a};
+      },
+      "aten::set_");
+  pure(
+      "WriteToAnArgumentIsRefused",
+      [](Tensor x, Tensor) {
+        x.add_(1);
+        return Tensors{x};
+      },
+      "writes to argument 0");
+  pure(
+      "WriteToAViewOfAnArgumentIsRefused",
+      [](Tensor x, Tensor) {
+        x.t().narrow(0, 0, 1).zero_();
+        return Tensors{x * 1};
+      },
+      "writes to argument 0");
   add(
       "WriteToATensorOfTheProgramIsRefused",
       [] {
@@ -267,27 +270,30 @@ std::vector<Program> memory_programs() {
     return Tensors{x.to(torch::kDouble) * 2, y.to(torch::kFloat) + 0.5, (x > 0).to(torch::kInt),
                    x.to(torch::kBFloat16) * 3};
   });
-  pure("HiddenWriteToAnIntermediateIsRefused",
-       [](Tensor x, Tensor) {
-         Tensor a = x + 1;
-         a.data_ptr<float>()[0] = 5;
-         return Tensors{a * 2};
-       },
-       "written without an operator");
-  pure("HiddenWriteToAnArgumentIsRefused",
-       [](Tensor x, Tensor) {
-         Tensor a = x * 2;
-         x.data_ptr<float>()[0] = 5;
-         return Tensors{a};
-       },
-       "without an operator");
-  pure("HiddenWriteToAResultIsRefused",
-       [](Tensor x, Tensor) {
-         Tensor a = x + 1;
-         a.data_ptr<float>()[0] = 5;
-         return Tensors{a};
-       },
-       "written without an operator");
+  pure(
+      "HiddenWriteToAnIntermediateIsRefused",
+      [](Tensor x, Tensor) {
+        Tensor a = x + 1;
+        a.data_ptr<float>()[0] = 5;
+        return Tensors{a * 2};
+      },
+      "written without an operator");
+  pure(
+      "HiddenWriteToAnArgumentIsRefused",
+      [](Tensor x, Tensor) {
+        Tensor a = x * 2;
+        x.data_ptr<float>()[0] = 5;
+        return Tensors{a};
+      },
+      "without an operator");
+  pure(
+      "HiddenWriteToAResultIsRefused",
+      [](Tensor x, Tensor) {
+        Tensor a = x + 1;
+        a.data_ptr<float>()[0] = 5;
+        return Tensors{a};
+      },
+      "written without an operator");
   add(
       "HiddenWriteToAVariableIsRefused",
       [] {
@@ -304,8 +310,9 @@ std::vector<Program> memory_programs() {
     a.copy_(x);
     return Tensors{a};
   });
-  pure("SparseResultIsRefused",
-       [](Tensor x, Tensor) { return Tensors{x.to_sparse()}; }, "aten::_to_sparse");
+  pure(
+      "SparseResultIsRefused", [](Tensor x, Tensor) { return Tensors{x.to_sparse()}; },
+      "aten::_to_sparse");
   return list;
 }
 
@@ -317,8 +324,8 @@ std::vector<Program> operator_programs() {
   };
   pure("Lists", [](Tensor x, Tensor) {
     Tensors parts = x.split(2), rows = x.unbind(0), chunks = x.chunk(3, 1);
-    return Tensors{torch::cat(parts, 1), torch::stack(rows).sum(0), torch::cat({chunks[2], chunks[0]}, 1),
-                   torch::cat(x.split_with_sizes({1, 3}))};
+    return Tensors{torch::cat(parts, 1), torch::stack(rows).sum(0),
+                   torch::cat({chunks[2], chunks[0]}, 1), torch::cat(x.split_with_sizes({1, 3}))};
   });
   pure("OneTensorManyTimesInAList", [](Tensor x, Tensor) {
     Tensor a = x + 1;
@@ -357,24 +364,29 @@ std::vector<Program> operator_programs() {
   pure("ShapesAreFactsOfTheSignature", [](Tensor x, Tensor) {
     return Tensors{x.view({x.size(1), x.numel() / x.size(1)}) * static_cast<double>(x.size(0))};
   });
-  pure("EqualOfATensorWithItself", [](Tensor x, Tensor) {
-    return Tensors{torch::equal(x, x) ? x + 1 : x - 1};
-  });
-  pure("EqualOfTwoTensorsIsRefused",
-       [](Tensor x, Tensor) { return Tensors{torch::equal(x, x + 1) ? x : x * 2}; }, "aten::equal");
-  pure("ItemIsRefused",
-       [](Tensor x, Tensor) { return Tensors{x * x.sum().item<float>()}; },
-       "aten::_local_scalar_dense");
-  pure("BranchOnATensorIsRefused",
-       [](Tensor x, Tensor) { return Tensors{(x.sum() > 0).item<bool>() ? x : -x}; },
-       "aten::_local_scalar_dense");
-  pure("NonzeroIsRefused", [](Tensor x, Tensor) { return Tensors{x.nonzero()}; }, "aten::nonzero");
-  pure("BooleanIndexIsRefused",
-       [](Tensor x, Tensor) { return Tensors{x.index({x > 0})}; }, "aten::index.Tensor");
-  pure("MaskedSelectIsRefused",
-       [](Tensor x, Tensor) { return Tensors{x.masked_select(x > 0)}; }, "aten::masked_select");
-  pure("UniqueIsRefused",
-       [](Tensor, Tensor y) { return Tensors{std::get<0>(torch::_unique(y))}; }, "aten::_unique");
+  pure("EqualOfATensorWithItself",
+       [](Tensor x, Tensor) { return Tensors{torch::equal(x, x) ? x + 1 : x - 1}; });
+  pure(
+      "EqualOfTwoTensorsIsRefused",
+      [](Tensor x, Tensor) { return Tensors{torch::equal(x, x + 1) ? x : x * 2}; }, "aten::equal");
+  pure(
+      "ItemIsRefused", [](Tensor x, Tensor) { return Tensors{x * x.sum().item<float>()}; },
+      "aten::_local_scalar_dense");
+  pure(
+      "BranchOnATensorIsRefused",
+      [](Tensor x, Tensor) { return Tensors{(x.sum() > 0).item<bool>() ? x : -x}; },
+      "aten::_local_scalar_dense");
+  pure(
+      "NonzeroIsRefused", [](Tensor x, Tensor) { return Tensors{x.nonzero()}; }, "aten::nonzero");
+  pure(
+      "BooleanIndexIsRefused", [](Tensor x, Tensor) { return Tensors{x.index({x > 0})}; },
+      "aten::index.Tensor");
+  pure(
+      "MaskedSelectIsRefused", [](Tensor x, Tensor) { return Tensors{x.masked_select(x > 0)}; },
+      "aten::masked_select");
+  pure(
+      "UniqueIsRefused", [](Tensor, Tensor y) { return Tensors{std::get<0>(torch::_unique(y))}; },
+      "aten::_unique");
   pure("MaskedFillAndWhere", [](Tensor x, Tensor) {
     return Tensors{x.masked_fill(x > 0, 1.0), torch::where(x > 0, x, -x)};
   });
@@ -383,18 +395,21 @@ std::vector<Program> operator_programs() {
     a.index_put_({x > 0}, torch::zeros({}));
     return Tensors{a};
   });
-  pure("NumberReadThroughAPointerIsRefused",
-       [](Tensor x, Tensor) { return Tensors{x * x.data_ptr<float>()[0]}; }, "captured twice");
-  pure("ShapeReadThroughAPointerIsRefused",
-       [](Tensor x, Tensor y) {
-         return Tensors{x.narrow(0, 0, 1 + y.data_ptr<int64_t>()[0] % 3).sum()};
-       },
-       "captured twice");
-  pure("BranchThroughAPointerIsRefused",
-       [](Tensor x, Tensor) {
-         return Tensors{x.data_ptr<float>()[0] > x.data_ptr<float>()[1] ? x.exp() : x.sin()};
-       },
-       "captured twice");
+  pure(
+      "NumberReadThroughAPointerIsRefused",
+      [](Tensor x, Tensor) { return Tensors{x * x.data_ptr<float>()[0]}; }, "captured twice");
+  pure(
+      "ShapeReadThroughAPointerIsRefused",
+      [](Tensor x, Tensor y) {
+        return Tensors{x.narrow(0, 0, 1 + y.data_ptr<int64_t>()[0] % 3).sum()};
+      },
+      "captured twice");
+  pure(
+      "BranchThroughAPointerIsRefused",
+      [](Tensor x, Tensor) {
+        return Tensors{x.data_ptr<float>()[0] > x.data_ptr<float>()[1] ? x.exp() : x.sin()};
+      },
+      "captured twice");
   pure("Complex", [](Tensor x, Tensor) {
     Tensor z = torch::complex(x, x + 1);
     return Tensors{torch::view_as_real(z.conj() * z), z.mul(c10::complex<double>(0, 1)).abs()};
@@ -403,16 +418,20 @@ std::vector<Program> operator_programs() {
     Tensor z = torch::complex(x, x + 1).conj();
     return Tensors{torch::view_as_real(z.t().contiguous()), torch::imag(z) * 2};
   });
-  pure("UnknownOperatorOnTheListIsRefused",
-       [](Tensor x, Tensor) { return Tensors{torch::quantize_per_tensor(x, 0.1, 0, torch::kQInt8)}; },
-       "aten::quantize_per_tensor");
+  pure(
+      "UnknownOperatorOnTheListIsRefused",
+      [](Tensor x, Tensor) {
+        return Tensors{torch::quantize_per_tensor(x, 0.1, 0, torch::kQInt8)};
+      },
+      "aten::quantize_per_tensor");
   pure("InferenceMode", [](Tensor x, Tensor) {
     const c10::InferenceMode inference;
     Tensor a = torch::linear(x, torch::ones({2, 3}));
     a.add_(1);
     return Tensors{a.reshape({-1})};
   });
-  pure("Fft", [](Tensor x, Tensor) { return Tensors{torch::fft::irfft(torch::fft::rfft(x, 4), 4)}; });
+  pure("Fft",
+       [](Tensor x, Tensor) { return Tensors{torch::fft::irfft(torch::fft::rfft(x, 4), 4)}; });
   pure("Linalg", [](Tensor x, Tensor) {
     Tensor a = x.t().matmul(x) + torch::eye(3);
     return Tensors{torch::linalg_inv(a), torch::linalg_solve(a, x.t()), a.det()};
@@ -614,8 +633,8 @@ std::vector<Program> state_programs() {
       "tr::track");
   add("TrackedModule", [] {
     torch::manual_seed(3);
-    torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::ReLU(),
-                              torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 3));
+    torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::ReLU(), torch::nn::BatchNorm1d(4),
+                              torch::nn::Linear(4, 3));
     auto variables = track(net);
     return Step([net, variables](Tensor x, Tensor y) mutable {
       Tensor loss = torch::cross_entropy_loss(net->forward(x), y);
@@ -629,67 +648,99 @@ std::vector<Program> state_programs() {
       return results;
     });
   });
-  add("FrozenCounterIsRefused", [] {
-    auto counter = std::make_shared<int>(0);
-    return Step([counter](Tensor x, Tensor) { return Tensors{x / static_cast<double>(++*counter)}; });
-  }, "captured twice");
-  add("FrozenCounterAsATensorIsRefused", [] {
-    auto counter = std::make_shared<int>(0);
-    return Step([counter](Tensor x, Tensor) {
-      return Tensors{x / torch::full({1}, static_cast<double>(++*counter))};
-    });
-  }, "captured twice");
-  add("FrozenCounterInAVectorIsRefused", [] {
-    auto counter = std::make_shared<int>(0);
-    return Step([counter](Tensor x, Tensor) {
-      ++*counter;
-      return Tensors{x * torch::tensor(std::vector<float>{1, 2, static_cast<float>(*counter)})};
-    });
-  }, "captured twice");
-  add("OperatorsThatComeAndGoAreRefused", [] {
-    auto counter = std::make_shared<int>(0);
-    return Step([counter](Tensor x, Tensor) {
-      return Tensors{++*counter % 2 == 0 ? x.exp() : x.exp().sin()};
-    });
-  }, "captured twice");
-  add("RandomNumbersOfTheLibraryAreRefused", [] {
-    return Step([](Tensor x, Tensor) { return Tensors{x * (rand() % 100000)}; });
-  }, "captured twice");
-  add("ResultKeptByTheProgramIsRefused", [] {
-    auto last = std::make_shared<Tensor>();
-    return Step([last](Tensor x, Tensor) {
-      *last = x + 1;
-      return Tensors{x * 2};
-    });
-  }, "outlives the function");
-  add("MemberAssignedInTheStepIsRefused", [] {
-    auto hidden = std::make_shared<Tensor>(torch::zeros({4, 3}));
-    return Step([hidden](Tensor x, Tensor) {
-      *hidden = *hidden * 0.5 + x;
-      return Tensors{*hidden * 1};
-    });
-  }, "outlives the function");
-  add("VariableGivenOtherMemoryIsRefused", [] {
-    Variable w = weight("w", {3});
-    return Step([w](Tensor x, Tensor) {
-      Tensor a = x * w.read();
-      w.read().set_data(w.read().data() * 2);
-      return Tensors{a};
-    });
-  }, "other memory");
-  add("VariableReshapedIsRefused", [] {
-    Variable w("w", torch::ones({4, 3}), {.trainable = false});
-    return Step([w](Tensor x, Tensor) {
-      Tensor(w.read()).t_();
-      return Tensors{x * 1};
-    });
-  }, "shape of variable");
+  add(
+      "FrozenCounterIsRefused",
+      [] {
+        auto counter = std::make_shared<int>(0);
+        return Step(
+            [counter](Tensor x, Tensor) { return Tensors{x / static_cast<double>(++*counter)}; });
+      },
+      "captured twice");
+  add(
+      "FrozenCounterAsATensorIsRefused",
+      [] {
+        auto counter = std::make_shared<int>(0);
+        return Step([counter](Tensor x, Tensor) {
+          return Tensors{x / torch::full({1}, static_cast<double>(++*counter))};
+        });
+      },
+      "captured twice");
+  add(
+      "FrozenCounterInAVectorIsRefused",
+      [] {
+        auto counter = std::make_shared<int>(0);
+        return Step([counter](Tensor x, Tensor) {
+          ++*counter;
+          return Tensors{x * torch::tensor(std::vector<float>{1, 2, static_cast<float>(*counter)})};
+        });
+      },
+      "captured twice");
+  add(
+      "OperatorsThatComeAndGoAreRefused",
+      [] {
+        auto counter = std::make_shared<int>(0);
+        return Step([counter](Tensor x, Tensor) {
+          return Tensors{++*counter % 2 == 0 ? x.exp() : x.exp().sin()};
+        });
+      },
+      "captured twice");
+  add(
+      "RandomNumbersOfTheLibraryAreRefused",
+      [] { return Step([](Tensor x, Tensor) { return Tensors{x * (rand() % 100000)}; }); },
+      "captured twice");
+  add(
+      "ResultKeptByTheProgramIsRefused",
+      [] {
+        auto last = std::make_shared<Tensor>();
+        return Step([last](Tensor x, Tensor) {
+          *last = x + 1;
+          return Tensors{x * 2};
+        });
+      },
+      "outlives the function");
+  add(
+      "MemberAssignedInTheStepIsRefused",
+      [] {
+        auto hidden = std::make_shared<Tensor>(torch::zeros({4, 3}));
+        return Step([hidden](Tensor x, Tensor) {
+          *hidden = *hidden * 0.5 + x;
+          return Tensors{*hidden * 1};
+        });
+      },
+      "outlives the function");
+  add(
+      "VariableGivenOtherMemoryIsRefused",
+      [] {
+        Variable w = weight("w", {3});
+        return Step([w](Tensor x, Tensor) {
+          Tensor a = x * w.read();
+          w.read().set_data(w.read().data() * 2);
+          return Tensors{a};
+        });
+      },
+      "other memory");
+  add(
+      "VariableReshapedIsRefused",
+      [] {
+        Variable w("w", torch::ones({4, 3}), {.trainable = false});
+        return Step([w](Tensor x, Tensor) {
+          Tensor(w.read()).t_();
+          return Tensors{x * 1};
+        });
+      },
+      "shape of variable");
   add("RandomNumbersAreThoseOfTheStep", [] {
     return Step([](Tensor x, Tensor) {
-      return Tensors{x + torch::rand({4, 3}), torch::randn_like(x), torch::randint(0, 9, {5}),
-                     torch::randperm(7), torch::bernoulli(torch::sigmoid(x)),
-                     torch::dropout(x, 0.5, true), x.clone().normal_(), x.clone().uniform_(),
-                     torch::multinomial(torch::softmax(x, 1), 1), torch::normal(0., 1., {3})};
+      return Tensors{x + torch::rand({4, 3}),
+                     torch::randn_like(x),
+                     torch::randint(0, 9, {5}),
+                     torch::randperm(7),
+                     torch::bernoulli(torch::sigmoid(x)),
+                     torch::dropout(x, 0.5, true),
+                     x.clone().normal_(),
+                     x.clone().uniform_(),
+                     torch::multinomial(torch::softmax(x, 1), 1),
+                     torch::normal(0., 1., {3})};
     });
   });
   add("UnusedRandomNumbersStillCount", [] {
@@ -707,16 +758,22 @@ std::vector<Program> state_programs() {
       return Tensors{loss, w.read()};
     });
   });
-  add("SeedingInsideIsRefused", [] {
-    return Step([](Tensor x, Tensor) {
-      torch::manual_seed(1);
-      return Tensors{x + torch::rand({3})};
-    });
-  }, "seeds LibTorch's default generator");
-  add("GeneratorOfOnesOwnIsRefused", [] {
-    torch::Generator own = at::detail::createCPUGenerator(5);
-    return Step([own](Tensor x, Tensor) { return Tensors{x + torch::rand({3}, own)}; });
-  }, "aten::rand.generator");
+  add(
+      "SeedingInsideIsRefused",
+      [] {
+        return Step([](Tensor x, Tensor) {
+          torch::manual_seed(1);
+          return Tensors{x + torch::rand({3})};
+        });
+      },
+      "seeds LibTorch's default generator");
+  add(
+      "GeneratorOfOnesOwnIsRefused",
+      [] {
+        torch::Generator own = at::detail::createCPUGenerator(5);
+        return Step([own](Tensor x, Tensor) { return Tensors{x + torch::rand({3}, own)}; });
+      },
+      "aten::rand.generator");
   add("NestedFunctions", [] {
     Variable w = weight("w", {3});
     auto inner = function("inner", [w](const Tensor& x) {

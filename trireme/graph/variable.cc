@@ -23,7 +23,8 @@ class Registry {
 
   std::shared_ptr<VariableRecord> add(NewVariable variable, bool owned_elsewhere) {
     MutexLock lock(mutex_);
-    std::shared_ptr<VariableRecord> record = by_tensor_[variable.tensor.unsafeGetTensorImpl()].lock();
+    std::shared_ptr<VariableRecord> record =
+        by_tensor_[variable.tensor.unsafeGetTensorImpl()].lock();
     if (record == nullptr) {
       if (!by_name_[variable.name].expired()) drop_forgotten();
       record = std::make_shared<VariableRecord>();
@@ -69,8 +70,7 @@ class Registry {
 
   Mutex mutex_;
   // A record holds its tensor, so that an address stands for one tensor while the record lives.
-  std::unordered_map<const void*, std::weak_ptr<VariableRecord>> by_tensor_
-      ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<const void*, std::weak_ptr<VariableRecord>> by_tensor_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<std::string, std::weak_ptr<VariableRecord>> by_name_ ABSL_GUARDED_BY(mutex_);
   std::unordered_set<std::shared_ptr<VariableRecord>> kept_ ABSL_GUARDED_BY(mutex_);
 };
@@ -99,12 +99,12 @@ namespace {
 
 void check_shape(const internal::VariableRecord& record, const at::Tensor& value) {
   if (value.sizes() == record.tensor.sizes()) return;
-  throw Error(ErrorCode::kInvalidArgument,
-              absl::StrCat("cannot assign a tensor of another shape (", value.dim(),
-                           " dimensions, ", value.numel(), " elements) to it (",
-                           record.tensor.dim(), " dimensions, ", record.tensor.numel(),
-                           " elements); a variable keeps its shape"),
-              {"", absl::StrCat("variable '", record.name, "'")});
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      absl::StrCat("cannot assign a tensor of another shape (", value.dim(), " dimensions, ",
+                   value.numel(), " elements) to it (", record.tensor.dim(), " dimensions, ",
+                   record.tensor.numel(), " elements); a variable keeps its shape"),
+      {"", absl::StrCat("variable '", record.name, "'")});
 }
 
 at::Tensor own_copy(const at::Tensor& initial, bool trainable) {

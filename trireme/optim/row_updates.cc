@@ -90,10 +90,7 @@ void rmsprop(Tensor self, Tensor square_avg, const std::optional<Tensor>& buffer
 template <typename... Args>
 void call(const char* name, Args... args) {
   register_row_updates();
-  c10::Dispatcher::singleton()
-      .findSchemaOrThrow(name, "")
-      .typed<void(Args...)>()
-      .call(args...);
+  c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<void(Args...)>().call(args...);
 }
 
 std::optional<Tensor> optional(const Tensor& tensor) {
@@ -104,26 +101,30 @@ std::optional<Tensor> optional(const Tensor& tensor) {
 
 void register_row_updates() {
   static const auto* library = [] {
-    auto* made = new torch::Library(torch::Library::FRAGMENT, "trireme", std::nullopt, __FILE__,
-                                    __LINE__);
+    auto* made =
+        new torch::Library(torch::Library::FRAGMENT, "trireme", std::nullopt, __FILE__, __LINE__);
     const auto define = [&](const char* schema, auto kernel) {
       made->def(schema, torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd,
                                         torch::CppFunction(kernel)));
     };
-    define("sgd_rows_(Tensor(a!) self, Tensor(b!)? momentum_buffer, Tensor gradient, Tensor lr, "
-           "float momentum, bool nesterov) -> ()",
-           TORCH_FN(sgd));
-    define("adagrad_rows_(Tensor(a!) self, Tensor(b!) sum, Tensor gradient, Tensor step, "
-           "Tensor lr, float lr_decay, float eps) -> ()",
-           TORCH_FN(adagrad));
-    define("adam_rows_(Tensor(a!) self, Tensor(b!) exp_avg, Tensor(c!) exp_avg_sq, "
-           "Tensor gradient, Tensor step, Tensor lr, float beta1, float beta2, float eps, "
-           "float decoupled_weight_decay) -> ()",
-           TORCH_FN(adam));
-    define("rmsprop_rows_(Tensor(a!) self, Tensor(b!) square_avg, Tensor(c!)? momentum_buffer, "
-           "Tensor(d!)? grad_avg, Tensor gradient, Tensor lr, float alpha, float eps, "
-           "float momentum) -> ()",
-           TORCH_FN(rmsprop));
+    define(
+        "sgd_rows_(Tensor(a!) self, Tensor(b!)? momentum_buffer, Tensor gradient, Tensor lr, "
+        "float momentum, bool nesterov) -> ()",
+        TORCH_FN(sgd));
+    define(
+        "adagrad_rows_(Tensor(a!) self, Tensor(b!) sum, Tensor gradient, Tensor step, "
+        "Tensor lr, float lr_decay, float eps) -> ()",
+        TORCH_FN(adagrad));
+    define(
+        "adam_rows_(Tensor(a!) self, Tensor(b!) exp_avg, Tensor(c!) exp_avg_sq, "
+        "Tensor gradient, Tensor step, Tensor lr, float beta1, float beta2, float eps, "
+        "float decoupled_weight_decay) -> ()",
+        TORCH_FN(adam));
+    define(
+        "rmsprop_rows_(Tensor(a!) self, Tensor(b!) square_avg, Tensor(c!)? momentum_buffer, "
+        "Tensor(d!)? grad_avg, Tensor gradient, Tensor lr, float alpha, float eps, "
+        "float momentum) -> ()",
+        TORCH_FN(rmsprop));
     return made;
   }();
   (void)library;

@@ -180,9 +180,9 @@ class RmsPropRule final : public UpdateRule {
 }  // namespace
 }  // namespace internal
 
-#define TRIREME_DEFINE(Name, Rule)                                                          \
+#define TRIREME_DEFINE(Name, Rule)                                                            \
   Name::Name(Name##Options options) : Optimizer(std::make_shared<internal::Rule>(options)) {} \
-  Name::Name(const std::vector<Variable>& variables, Name##Options options)                 \
+  Name::Name(const std::vector<Variable>& variables, Name##Options options)                   \
       : Optimizer(std::make_shared<internal::Rule>(options), variables) {}
 TRIREME_DEFINE(Sgd, SgdRule)
 TRIREME_DEFINE(Adagrad, AdagradRule)

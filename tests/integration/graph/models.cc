@@ -78,7 +78,8 @@ struct ConvNet : nn::Module {
 struct EncoderLayer : nn::Module {
   EncoderLayer(int64_t width, int64_t heads) {
     attention = register_module(
-        "attention", nn::MultiheadAttention(nn::MultiheadAttentionOptions(width, heads).dropout(0.1)));
+        "attention",
+        nn::MultiheadAttention(nn::MultiheadAttentionOptions(width, heads).dropout(0.1)));
     feed1 = register_module("feed1", nn::Linear(width, 4 * width));
     feed2 = register_module("feed2", nn::Linear(4 * width, width));
     norm1 = register_module("norm1", nn::LayerNorm(nn::LayerNormOptions({width})));

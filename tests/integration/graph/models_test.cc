@@ -50,14 +50,13 @@ struct Training {
       : model(models::make_model(c.model, dtype, /*small=*/std::getenv("TRIREME_FULL") == nullptr)),
         variables(track(model.module)),
         optimizer(make_optimizer(c, variables)),
-        step(function(
-            "step",
-            [loss = model.loss, optimizer = optimizer](const Tensor& x, const Tensor& y) {
-              Tensor value = loss(x, y);
-              optimizer.minimize(value);
-              return value;
-            },
-            {.seed = kSeed})) {}
+        step(function("step",
+                      [loss = model.loss, optimizer = optimizer](const Tensor& x, const Tensor& y) {
+                        Tensor value = loss(x, y);
+                        optimizer.minimize(value);
+                        return value;
+                      },
+                      {.seed = kSeed})) {}
 
   Tensors run_here() {
     Tensors losses;
@@ -88,8 +87,8 @@ struct Elsewhere {
 };
 
 Elsewhere run_in_another_process(Training& training) {
-  const auto folder = std::filesystem::temp_directory_path() /
-                      absl::StrCat("models_test.", getpid());
+  const auto folder =
+      std::filesystem::temp_directory_path() / absl::StrCat("models_test.", getpid());
   std::filesystem::create_directories(folder);
   const auto [x, y] = training.model.batch(0);
   const Graph graph = training.step.graph(x, y);
@@ -105,9 +104,8 @@ Elsewhere run_in_another_process(Training& training) {
   }
   throw_if_error(internal::write_file(folder / "state", value_or_throw(encode_tensors(state))));
   const std::string command =
-      absl::StrCat(GRAPH_RUNNER, " ", (folder / "graph").string(), " ",
-                   (folder / "state").string(), " ", kSteps, " ", kSeed, " ",
-                   (folder / "result").string());
+      absl::StrCat(GRAPH_RUNNER, " ", (folder / "graph").string(), " ", (folder / "state").string(),
+                   " ", kSteps, " ", kSeed, " ", (folder / "result").string());
   if (std::system(command.c_str()) != 0) throw std::runtime_error("graph_runner failed");
   const Tensors result =
       value_or_throw(decode_tensors(value_or_throw(internal::read_file(folder / "result"))));
@@ -157,16 +155,16 @@ TEST_P(Models, RunElsewhereEqualEager) {
               eager_losses[0].item<double>(), eager_losses.back().item<double>());
 }
 
-std::unique_ptr<torch::optim::Optimizer> torch_optimizer(const Case& c,
-                                                         const Tensors& parameters) {
+std::unique_ptr<torch::optim::Optimizer> torch_optimizer(const Case& c, const Tensors& parameters) {
   using namespace torch::optim;
   if (c.optimizer == "sgd") return std::make_unique<SGD>(parameters, SGDOptions(c.lr));
   if (c.optimizer == "momentum") {
     return std::make_unique<SGD>(parameters, SGDOptions(c.lr).momentum(0.9));
   }
-  if (c.optimizer == "adam") return std::make_unique<torch::optim::Adam>(
-      parameters, torch::optim::AdamOptions(c.lr));
-  return std::make_unique<torch::optim::Adagrad>(parameters, torch::optim::AdagradOptions(c.lr).eps(kAdagradEps));
+  if (c.optimizer == "adam")
+    return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(c.lr));
+  return std::make_unique<torch::optim::Adagrad>(
+      parameters, torch::optim::AdagradOptions(c.lr).eps(kAdagradEps));
 }
 
 TEST_P(Models, InDoubleEqualTorchOptim) {
@@ -176,8 +174,8 @@ TEST_P(Models, InDoubleEqualTorchOptim) {
   // oneDNN has no kernels for it, so this takes other paths through LibTorch as well.
   Training ours(GetParam(), torch::kDouble);
   ours.run_here();
-  Model theirs = models::make_model(GetParam().model, torch::kDouble,
-                                    std::getenv("TRIREME_FULL") == nullptr);
+  Model theirs =
+      models::make_model(GetParam().model, torch::kDouble, std::getenv("TRIREME_FULL") == nullptr);
   const auto optimizer = torch_optimizer(GetParam(), theirs.module->parameters());
   for (int i = 0; i < kSteps; ++i) {
     const auto [x, y] = theirs.batch(i);
