@@ -12,8 +12,9 @@ namespace trireme {
 void add_graph_command(CLI::App& app, Invocation& invocation) {
   CLI::App* graph = app.add_subcommand("graph", "Shows captured functions");
   graph->require_subcommand(1);
-  CLI::App* show = graph->add_subcommand("show", "The operators of a graph file, checked as a "
-                                                 "server checks them");
+  CLI::App* show = graph->add_subcommand("show",
+                                         "The operators of a graph file, checked as a "
+                                         "server checks them");
   struct Options {
     std::string file;
     bool dot = false;

@@ -63,8 +63,9 @@ int run(std::vector<std::string> words, Invocation invocation) {
     return usage_error(app, absl::StrCat("'", unknown[0], "' was not expected"));
   }
   if (!unknown.empty()) {
-    return usage_error(
-        app, absl::StrCat("'", unknown[0], "' is no command; there are launch, server, status and graph"));
+    return usage_error(app,
+                       absl::StrCat("'", unknown[0],
+                                    "' is no command; there are launch, server, status and graph"));
   }
   if (!invocation.run) {
     return usage_error(app, "say what to do: launch, server, status or graph");

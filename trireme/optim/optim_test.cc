@@ -50,7 +50,8 @@ TEST_P(AgainstTorch, EqualsOver100Steps) {
   }
   const Optimizer ours = GetParam().ours(variables);
   const auto theirs = GetParam().theirs(parameters);
-  auto step = function("step", [ours](const Tensors& gradients) { ours.apply_gradients(gradients); });
+  auto step =
+      function("step", [ours](const Tensors& gradients) { ours.apply_gradients(gradients); });
   for (int i = 0; i < kSteps; ++i) {
     Tensors gradients;
     for (Tensor& parameter : parameters) {
@@ -68,11 +69,10 @@ TEST_P(AgainstTorch, EqualsOver100Steps) {
 
 template <typename Ours, typename OurOptions, typename Theirs, typename TheirOptions>
 Pair pair(std::string name, OurOptions ours, TheirOptions theirs) {
-  return {std::move(name),
-          [ours](const std::vector<Variable>& variables) { return Ours(variables, ours); },
-          [theirs](const Tensors& parameters) {
-            return std::make_unique<Theirs>(parameters, theirs);
-          }};
+  return {
+      std::move(name),
+      [ours](const std::vector<Variable>& variables) { return Ours(variables, ours); },
+      [theirs](const Tensors& parameters) { return std::make_unique<Theirs>(parameters, theirs); }};
 }
 
 namespace o = torch::optim;
@@ -89,7 +89,8 @@ INSTANTIATE_TEST_SUITE_P(
         pair<Adagrad, AdagradOptions, o::Adagrad>(
             "AdagradDecay",
             {.lr = 0.1, .lr_decay = 0.01, .weight_decay = 0.01, .initial_accumulator = 0.1},
-            o::AdagradOptions(0.1).lr_decay(0.01).weight_decay(0.01).initial_accumulator_value(0.1)),
+            o::AdagradOptions(0.1).lr_decay(0.01).weight_decay(0.01).initial_accumulator_value(
+                0.1)),
         pair<Adam, AdamOptions, o::Adam>("Adam", {.lr = 0.01}, o::AdamOptions(0.01)),
         pair<Adam, AdamOptions, o::Adam>("AdamAmsgrad",
                                          {.lr = 0.01, .weight_decay = 0.01, .amsgrad = true},
@@ -97,7 +98,8 @@ INSTANTIATE_TEST_SUITE_P(
         pair<AdamW, AdamWOptions, o::AdamW>("AdamW", {.lr = 0.01}, o::AdamWOptions(0.01)),
         pair<RmsProp, RmsPropOptions, o::RMSprop>("RmsProp", {.lr = 0.01}, o::RMSpropOptions(0.01)),
         pair<RmsProp, RmsPropOptions, o::RMSprop>(
-            "RmsPropCentered", {.lr = 0.01, .weight_decay = 0.01, .momentum = 0.9, .centered = true},
+            "RmsPropCentered",
+            {.lr = 0.01, .weight_decay = 0.01, .momentum = 0.9, .centered = true},
             o::RMSpropOptions(0.01).weight_decay(0.01).momentum(0.9).centered(true))),
     [](const auto& info) { return info.param.name; });
 
@@ -134,7 +136,8 @@ TEST(SparseAdam, EqualsAWrittenReference) {
   });
   RowReference reference{start.clone(), torch::zeros_like(start), torch::zeros_like(start)};
   for (int i = 0; i < 50; ++i) {
-    const Tensor ids = torch::randint(0, 50, {12}, torch::kLong), target = torch::randn({12, 8}, torch::kDouble);
+    const Tensor ids = torch::randint(0, 50, {12}, torch::kLong),
+                 target = torch::randn({12, 8}, torch::kDouble);
     const Tensor gradients = reference.table.index_select(0, ids) - target;
     step(ids, target);
     reference.adam(ids, gradients, i + 1, 0.05);
@@ -166,7 +169,8 @@ TEST(SparseGradients, LeaveOtherRowsAlone) {
 TEST(Optimizer, RateChangesWithoutAnotherCapture) {
   Variable w("w", torch::zeros({1}));
   const Sgd optimizer({w}, {.lr = 1});
-  auto step = function("step", [w, optimizer](const Tensor& x) { optimizer.minimize((x * w.read()).sum()); });
+  auto step = function(
+      "step", [w, optimizer](const Tensor& x) { optimizer.minimize((x * w.read()).sum()); });
   step(torch::ones({1}));
   optimizer.set_lr(10);
   step(torch::ones({1}));
@@ -193,7 +197,8 @@ TEST(Optimizer, ClipsTheNormOfAllGradients) {
   for (double scale : {0.001, 1.0}) {
     Tensors ours{torch::full({3}, 3 * scale), Tensor(), torch::full({4, 1}, 4 * scale)};
     torch::nn::utils::clip_grad_norm_(Tensors{}, 1.0);
-    Tensor a = torch::zeros({3}).requires_grad_(true), b = torch::zeros({4, 1}).requires_grad_(true);
+    Tensor a = torch::zeros({3}).requires_grad_(true),
+           b = torch::zeros({4, 1}).requires_grad_(true);
     a.mutable_grad() = ours[0].clone();
     b.mutable_grad() = ours[2].clone();
     const double theirs = torch::nn::utils::clip_grad_norm_({a, b}, 1.0);
@@ -211,7 +216,8 @@ TEST(Optimizer, ClipsInACapturedStep) {
     optimizer.minimize(loss, {.clip_norm = 0.5});
   });
   step(torch::full({4}, 3.0), torch::tensor({0, 2}));
-  const double moved = std::sqrt(w.read().pow(2).sum().item<double>() + table.read().pow(2).sum().item<double>());
+  const double moved =
+      std::sqrt(w.read().pow(2).sum().item<double>() + table.read().pow(2).sum().item<double>());
   EXPECT_NEAR(moved, 0.5, 1e-5);
   EXPECT_EQ(table.read()[1].abs().sum().item<float>(), 0);
 }
@@ -229,9 +235,9 @@ TEST(Optimizer, RecipeIsBoundLater) {
 TEST(Optimizer, WeightDecayOfRowsIsRefused) {
   Variable table("table", torch::ones({3, 2}));
   const Adam optimizer({table}, {.weight_decay = 0.1});
-  EXPECT_THROW(optimizer.minimize(
-                   torch::embedding(table.read(), torch::tensor({0}), -1, false, true).sum()),
-               Error);
+  EXPECT_THROW(
+      optimizer.minimize(torch::embedding(table.read(), torch::tensor({0}), -1, false, true).sum()),
+      Error);
 }
 
 }  // namespace

@@ -105,15 +105,15 @@ struct RmsPropOptions {
 
 // Each can be made as a recipe, for variables, or for a module (a holder or a shared pointer),
 // whose parameters and buffers become variables if they are not yet.
-#define TRIREME_OPTIMIZER(Name)                                                        \
-  class Name : public Optimizer {                                                      \
-   public:                                                                             \
-    explicit Name(Name##Options options = {});                                         \
-    explicit Name(const std::vector<Variable>& variables, Name##Options options = {}); \
-    template <typename Module>                                                         \
-      requires requires(Module& module) { *module; }                                   \
-    explicit Name(const Module& module, Name##Options options = {})                    \
-        : Name(track(module), options) {}                                              \
+#define TRIREME_OPTIMIZER(Name)                                          \
+  class Name : public Optimizer {                                        \
+   public:                                                               \
+    explicit Name(Name##Options options = {});                           \
+    Name(const std::vector<Variable>& variables, Name##Options options); \
+    template <typename Module>                                           \
+      requires requires(Module& module) { *module; }                     \
+    explicit Name(const Module& module, Name##Options options = {})      \
+        : Name(track(module), options) {}                                \
   };
 TRIREME_OPTIMIZER(Sgd)
 TRIREME_OPTIMIZER(Adagrad)
