@@ -1,10 +1,13 @@
 // Captured steps against the same code run eagerly, in turns, in one process.
 //
-//   graph_bench ROUNDS SECONDS [CASE...]     step_mlp step_mlp_512 step_conv step_transformer peak_conv
-//                                            peak_transformer load_10k operator_overhead
+//   graph_bench ROUNDS SECONDS [CASE...]
+//   graph_bench --save MODEL FILE             the graph of a step with Adam
 //
-// Prints one JSON object per case and round. `ours` and `anchor` are speeds (more is better), except
-// for the peak_ cases, where they are bytes.
+// Cases: step_mlp step_mlp_512 step_conv step_transformer peak_conv peak_transformer load_10k
+// operator_overhead.
+//
+// Prints one JSON object per case and round. `ours` and `anchor` are speeds (more is better),
+// except for the peak_ cases, where they are bytes.
 #include <ATen/Parallel.h>
 
 #include <chrono>
@@ -33,9 +36,10 @@ double seconds_since(Clock::time_point start) {
 }
 
 void print(const std::string& name, double ours, double anchor, const char* unit) {
-  std::printf("{\"case\": \"%s\", \"ours\": %.6g, \"anchor\": %.6g, \"unit\": \"%s\", "
-              "\"threads\": %d}\n",
-              name.c_str(), ours, anchor, unit, at::get_num_threads());
+  std::printf(
+      "{\"case\": \"%s\", \"ours\": %.6g, \"anchor\": %.6g, \"unit\": \"%s\", "
+      "\"threads\": %d}\n",
+      name.c_str(), ours, anchor, unit, at::get_num_threads());
   std::fflush(stdout);
 }
 
@@ -148,14 +152,13 @@ void measure_peak(const std::string& name, int rounds) {
 }
 
 std::string chain_of_operators(int count) {
-  auto chain = function(
-      "chain",
-      [count](const Tensor& x) {
-        Tensor y = x;
-        for (int i = 0; i < count; ++i) y = i % 2 == 0 ? y + 1.0 : y * 0.5;
-        return y;
-      },
-      {.check_capture = false});
+  auto chain = function("chain",
+                        [count](const Tensor& x) {
+                          Tensor y = x;
+                          for (int i = 0; i < count; ++i) y = i % 2 == 0 ? y + 1.0 : y * 0.5;
+                          return y;
+                        },
+                        {.check_capture = false});
   return value_or_throw(internal::encode_graph(*chain.graph(torch::ones({4})).plan()->graph));
 }
 
@@ -194,6 +197,11 @@ void measure_operator_overhead(int rounds, double seconds) {
 int main(int argc, char** argv) {
   using namespace trireme;
   if (argc == 4 && std::string(argv[1]) == "--peak") return run_for_peak(argv[2], argv[3]);
+  if (argc == 4 && std::string(argv[1]) == "--save") {
+    Training training(argv[2]);
+    training.step.graph(training.batch.x, training.batch.y).save(argv[3]);
+    return 0;
+  }
   if (argc < 3) {
     std::fprintf(stderr, "run bench/compare graph\n");
     return 2;

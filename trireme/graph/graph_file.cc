@@ -1,6 +1,7 @@
 #include "trireme/graph/graph_file.h"
 
 #include <ATen/ops/as_strided.h>
+#include <google/protobuf/stubs/logging.h>
 #include <torch/version.h>
 
 #include <cstring>
@@ -98,6 +99,7 @@ absl::StatusOr<std::shared_ptr<const GraphData>> decode_graph(const std::string&
                                 "; at most ", kLargestProtobuf, " are allowed"));
   }
   auto graph = std::make_shared<GraphData>();
+  const google::protobuf::LogSilencer silencer;  // the error below says it, once
   if (!graph->def.ParseFromArray(bytes.data() + kHeadSize, static_cast<int>(length))) {
     return invalid("the graph's protobuf cannot be read: the file is damaged");
   }
