@@ -19,6 +19,7 @@ struct Invocation {
 
 void add_server_command(CLI::App& app, Invocation& invocation);
 void add_status_command(CLI::App& app, Invocation& invocation);
+void add_graph_command(CLI::App& app, Invocation& invocation);
 void add_launch_command(CLI::App& app, Invocation& invocation);
 
 inline constexpr int kRunTimeError = 1;

@@ -19,6 +19,7 @@ Examples:
   trireme launch --workers 3 --ps 2 -- ./train       a whole cluster on this machine, for one program
   trireme server --job ps --task 0 --cluster c.json  one task, on the machine where it should run
   trireme status --cluster c.json                    who is up, since when, with which devices
+  trireme graph show step.graph                      the operators of a captured function
 
 A cluster file names every task of every role once, and all processes share it:
   {"worker": ["a:2222", "b:2222"], "ps": ["a:2221"]}
@@ -56,6 +57,7 @@ int run(std::vector<std::string> words, Invocation invocation) {
   add_launch_command(app, invocation);
   add_server_command(app, invocation);
   add_status_command(app, invocation);
+  add_graph_command(app, invocation);
   app.allow_extras();  // after the commands, which would inherit it: to name what is no command
   std::vector<std::string> reversed(words.rbegin(), words.rend());
   try {
@@ -70,14 +72,15 @@ int run(std::vector<std::string> words, Invocation invocation) {
   }
   const std::vector<std::string> unknown = app.remaining();
   if (!unknown.empty() && app.get_subcommands().empty()) {
-    return usage_error(
-        app, absl::StrCat("'", unknown[0], "' is no command; there are launch, server and status"));
+    return usage_error(app,
+                       absl::StrCat("'", unknown[0],
+                                    "' is no command; there are graph, launch, server and status"));
   }
   if (!unknown.empty()) {
     return usage_error(app, absl::StrCat("'", first_of(words, unknown), "' was not expected"));
   }
   if (!invocation.run) {
-    return usage_error(app, "say what to do: launch, server or status");
+    return usage_error(app, "say what to do: graph, launch, server or status");
   }
   return invocation.run();
 }

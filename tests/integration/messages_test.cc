@@ -113,8 +113,8 @@ const std::vector<Mistake>& mistakes() {
        .message = "'--devcies' was not expected; see `trireme server --help`"},
       {.name = "CommandThatIsNone",
        .arguments = {"serve"},
-       .message = "'serve' is no command; there are launch, server and status; see `trireme "
-                  "--help`"},
+       .message = "'serve' is no command; there are graph, launch, server and status; see "
+                  "`trireme --help`"},
       {.name = "ClusterOfNobody",
        .arguments = {"launch", "--workers", "0", "--", "true"},
        .message = "--workers=0 --ps=0 makes no cluster; give at least one task"},

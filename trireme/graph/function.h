@@ -1,0 +1,202 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/graph/graph.h"
+#include "trireme/graph/structure.h"
+
+namespace trireme {
+
+struct FunctionOptions {
+  std::optional<uint64_t> seed;  // of its random numbers; else that of set_seed()
+  // Whether a capture convinces itself that its graph is the function: captured twice, on two
+  // sets of numbers, and replayed. Costs some runs of the function, once per signature.
+  bool check_capture = true;
+  size_t cached_signatures = 16;  // the least recently used goes
+};
+
+struct StepOptions {
+  std::stop_token stop;         // checked before each operator
+  bool check_numerics = false;  // fail at the first operator that makes a NaN, and name it
+  std::string trace_file;       // where a Chrome trace of the operators goes
+};
+
+// Runs functions without capture, to debug them: with a debugger, with printing.
+void run_eagerly(bool eagerly);
+bool runs_eagerly();
+
+namespace internal {
+
+class FunctionCore {
+ public:
+  FunctionCore(std::string name, FunctionOptions options);
+  ~FunctionCore();
+
+  // Runs the function with tensors for arguments and results.
+  using Body = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
+  // What its results looked like when it was captured, with the tensors left out.
+  using Shape = std::shared_ptr<const void>;
+
+  struct Result {
+    std::vector<at::Tensor> tensors;
+    Shape shape;
+  };
+  // `arguments` has one signature per argument. `shape` is read after `body` has run.
+  Result run(const std::vector<at::Tensor>& tensors, const std::vector<std::string>& arguments,
+             const Body& body, const Shape& shape, const StepOptions& options);
+  Graph graph(const std::vector<at::Tensor>& tensors, const std::vector<std::string>& arguments,
+              const Body& body, const Shape& shape);
+  // Runs the body in place, on the step's random numbers.
+  void run_eagerly(const std::function<void()>& body);
+
+  void set_step(uint64_t step);
+  uint64_t step() const;
+  int captures() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+bool is_inlined();  // called from a function that is being captured
+// A result of eager code must not change with the variable that it shows.
+at::Tensor own_result(const at::Tensor& tensor);
+
+template <typename F>
+struct SignatureOf : SignatureOf<decltype(&F::operator())> {};
+template <typename C, typename R, typename... Args>
+struct SignatureOf<R (C::*)(Args...) const> {
+  using Type = R(Args...);
+};
+template <typename C, typename R, typename... Args>
+struct SignatureOf<R (C::*)(Args...)> {
+  using Type = R(Args...);
+};
+template <typename R, typename... Args>
+struct SignatureOf<R (*)(Args...)> {
+  using Type = R(Args...);
+};
+
+}  // namespace internal
+
+template <typename Signature>
+class Function;
+
+// A function of tensors that is captured when first called with a signature (shapes, dtypes,
+// strides, structure, numbers) and replayed from then on. Results carry no autograd history.
+// Called inside of another captured function it becomes part of that one. Copies share the captured
+// graphs. Threads may call it at once if the variables that it writes allow it.
+template <typename R, typename... Args>
+class Function<R(Args...)> {
+ public:
+  Function(std::string name, std::function<R(Args...)> body, FunctionOptions options)
+      : body_(std::move(body)),
+        core_(std::make_shared<internal::FunctionCore>(std::move(name), std::move(options))) {}
+
+  R operator()(std::decay_t<Args>... args) const { return run({}, args...); }
+
+  R run(const StepOptions& options, std::decay_t<Args>... args) const {
+    if (internal::is_inlined()) return body_(args...);
+    if (runs_eagerly()) return run_body_eagerly(args...);
+    Call call(*this, args...);
+    auto result = core_->run(call.tensors, call.signatures, call.body, call.shape, options);
+    if constexpr (!std::is_void_v<R>) {
+      internal::TensorCursor reader(result.tensors);
+      return Structure<R>::replace(**static_cast<const std::optional<R>*>(result.shape.get()),
+                                   reader);
+    }
+  }
+
+  // The graph for such arguments, captured if it was not yet. Runs no step.
+  Graph graph(std::decay_t<Args>... args) const {
+    Call call(*this, args...);
+    return core_->graph(call.tensors, call.signatures, call.body, call.shape);
+  }
+
+  // Steps count from 0; the number decides the step's random numbers.
+  void set_step(uint64_t step) const { core_->set_step(step); }
+  uint64_t step() const { return core_->step(); }
+  int captures() const { return core_->captures(); }
+
+ private:
+  using Exemplar = std::optional<std::conditional_t<std::is_void_v<R>, int, R>>;
+
+  struct Call {
+    Call(const Function& function, std::decay_t<Args>&... args)
+        : exemplar(std::make_shared<Exemplar>()), shape(exemplar) {
+      internal::Flattened flattened;
+      ((Structure<std::decay_t<Args>>::flatten(args, flattened),
+        signatures.push_back(std::exchange(flattened.signature, {}))),
+       ...);
+      tensors = std::move(flattened.tensors);
+      // Copies: a capture may run the body after this call has ended and again.
+      body = [body = function.body_, exemplar = exemplar,
+              arguments = std::tuple<std::decay_t<Args>...>(args...)](
+                 const std::vector<at::Tensor>& replaced) {
+        internal::TensorCursor reader(replaced);
+        auto own = Structure<std::tuple<std::decay_t<Args>...>>::replace(arguments, reader);
+        return run_body(body, own, *exemplar);
+      };
+    }
+
+    std::shared_ptr<Exemplar> exemplar;
+    internal::FunctionCore::Shape shape;
+    std::vector<at::Tensor> tensors;
+    std::vector<std::string> signatures;
+    internal::FunctionCore::Body body;
+  };
+
+  static std::vector<at::Tensor> run_body(const std::function<R(Args...)>& body,
+                                          std::tuple<std::decay_t<Args>...>& arguments,
+                                          Exemplar& exemplar) {
+    if constexpr (std::is_void_v<R>) {
+      std::apply(body, arguments);
+      exemplar = 0;
+      return {};
+    } else {
+      static_assert(Structure<R>::kTensorsOnly,
+                    "a captured function returns tensors: a number would be that of the capture");
+      R result = std::apply(body, arguments);
+      internal::Flattened flattened;
+      Structure<R>::flatten(result, flattened);
+      const std::vector<at::Tensor> nothing(flattened.tensors.size());
+      internal::TensorCursor reader(nothing);
+      exemplar = Structure<R>::replace(result, reader);
+      return std::move(flattened.tensors);
+    }
+  }
+
+  R run_body_eagerly(std::decay_t<Args>&... args) const {
+    if constexpr (std::is_void_v<R>) {
+      core_->run_eagerly([&] { body_(args...); });
+    } else {
+      std::optional<R> result;
+      core_->run_eagerly([&] { result = body_(args...); });
+      internal::Flattened flattened;
+      Structure<R>::flatten(*result, flattened);
+      for (at::Tensor& tensor : flattened.tensors) tensor = internal::own_result(tensor);
+      internal::TensorCursor reader(flattened.tensors);
+      return Structure<R>::replace(*result, reader);
+    }
+  }
+
+  std::function<R(Args...)> body_;
+  std::shared_ptr<internal::FunctionCore> core_;
+};
+
+template <typename F>
+auto function(std::string name, F body, FunctionOptions options = {}) {
+  using Signature = typename internal::SignatureOf<F>::Type;
+  return Function<Signature>(std::move(name), std::move(body), std::move(options));
+}
+
+}  // namespace trireme

@@ -1,0 +1,150 @@
+#include "trireme/graph/graph_file.h"
+
+#include <ATen/ops/as_strided.h>
+#include <google/protobuf/stubs/logging.h>
+#include <torch/version.h>
+
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+#include "trireme/tensor/codec.h"
+
+namespace trireme::internal {
+namespace {
+
+constexpr char kMagic[] = "trgraph1";
+constexpr size_t kMagicSize = 8;
+constexpr size_t kHeadSize = kMagicSize + sizeof(uint64_t);
+constexpr uint64_t kLargestProtobuf = 256 << 20;
+
+absl::Status invalid(std::string message) {
+  return make_status(ErrorCode::kInvalidArgument, std::move(message));
+}
+
+// How many elements a tensor of this type covers in memory, or -1 for one that cannot be.
+int64_t covered_elements(const proto::TensorType& type) {
+  if (type.sparse() || type.sizes_size() != type.strides_size()) return -1;
+  int64_t last = 0;
+  bool empty = false;
+  for (int i = 0; i < type.sizes_size(); ++i) {
+    const int64_t size = type.sizes(i), stride = type.strides(i);
+    int64_t reach;
+    if (size < 0 || stride < 0) return -1;
+    empty |= size == 0;
+    if (size > 0 && (__builtin_mul_overflow(size - 1, stride, &reach) ||
+                     __builtin_add_overflow(last, reach, &last))) {
+      return -1;
+    }
+  }
+  return empty ? 0 : last + 1;
+}
+
+absl::Status shape_constants(const proto::GraphDef& def, std::vector<at::Tensor>& constants) {
+  if (static_cast<int>(constants.size()) != def.constants_size()) {
+    return invalid(absl::StrCat("the graph names ", def.constants_size(), " constants and ",
+                                constants.size(), " came with it"));
+  }
+  for (int i = 0; i < def.constants_size(); ++i) {
+    const proto::Constant& described = def.constants(i);
+    at::Tensor& constant = constants[i];
+    if (static_cast<int>(constant.scalar_type()) != described.type().dtype() ||
+        constant.dim() != 1 || constant.numel() != covered_elements(described.type())) {
+      return invalid(absl::StrCat("constant ", i, " is not what the graph says of it"));
+    }
+    const auto& type = described.type();
+    const std::vector<int64_t> sizes(type.sizes().begin(), type.sizes().end()),
+        strides(type.strides().begin(), type.strides().end());
+    constant = at::as_strided(constant, sizes, strides, 0);
+    if (!described.wrapped_number()) continue;
+    if (constant.dim() != 0) return invalid(absl::StrCat("constant ", i, " cannot be a number"));
+    constant.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return absl::OkStatus();
+}
+
+std::string version_family(const std::string& version) {
+  const size_t dot = version.find('.');
+  const size_t second = dot == std::string::npos ? dot : version.find('.', dot + 1);
+  return version.substr(0, second);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> encode_graph(const GraphData& graph) {
+  std::vector<at::Tensor> rows;
+  for (size_t i = 0; i < graph.constants.size(); ++i) {
+    const int64_t covered = covered_elements(graph.def.constants(static_cast<int>(i)).type());
+    const at::Tensor& constant = graph.constants[i];
+    rows.push_back(at::as_strided(constant, {covered}, {1}, constant.storage_offset()));
+  }
+  TRIREME_ASSIGN_OR_RETURN(const std::string tensors, encode_tensors(rows));
+  const std::string def = graph.def.SerializeAsString();
+  const uint64_t length = def.size();
+  std::string bytes(kMagic, kMagicSize);
+  bytes.append(reinterpret_cast<const char*>(&length), sizeof length);
+  return absl::StrCat(bytes, def, tensors);
+}
+
+absl::StatusOr<std::shared_ptr<const GraphData>> decode_graph(const std::string& bytes) {
+  if (bytes.size() < kHeadSize || std::memcmp(bytes.data(), kMagic, kMagicSize) != 0) {
+    return invalid("this is not a graph file (it does not begin with 'trgraph1')");
+  }
+  uint64_t length;
+  std::memcpy(&length, bytes.data() + kMagicSize, sizeof length);
+  if (length > kLargestProtobuf || length > bytes.size() - kHeadSize) {
+    return invalid(absl::StrCat("the graph claims ", length, " bytes of ", bytes.size() - kHeadSize,
+                                "; at most ", kLargestProtobuf, " are allowed"));
+  }
+  auto graph = std::make_shared<GraphData>();
+  const google::protobuf::LogSilencer silencer;  // the error below says it, once
+  if (!graph->def.ParseFromArray(bytes.data() + kHeadSize, static_cast<int>(length))) {
+    return invalid("the graph's protobuf cannot be read: the file is damaged");
+  }
+  if (version_family(graph->def.torch_version()) != version_family(TORCH_VERSION)) {
+    return make_status(ErrorCode::kVersionMismatch,
+                       absl::StrCat("the graph was captured with LibTorch ",
+                                    graph->def.torch_version(), "; this is ", TORCH_VERSION));
+  }
+  TensorLimits limits;
+  limits.max_bytes = bytes.size();
+  TRIREME_ASSIGN_OR_RETURN(graph->constants,
+                           decode_tensors(bytes.substr(kHeadSize + length), limits));
+  TRIREME_RETURN_IF_ERROR(shape_constants(graph->def, graph->constants));
+  return std::shared_ptr<const GraphData>(std::move(graph));
+}
+
+absl::Status save_graph_file(const GraphData& graph, const std::string& path) {
+  TRIREME_ASSIGN_OR_RETURN(const std::string bytes, encode_graph(graph));
+  return write_file(path, bytes);
+}
+
+absl::StatusOr<std::shared_ptr<const GraphData>> load_graph_file(const std::string& path) {
+  TRIREME_ASSIGN_OR_RETURN(const std::string bytes, read_file(path));
+  auto graph = decode_graph(bytes);
+  if (!graph.ok()) return with_origin(graph.status(), {"", absl::StrCat("file '", path, "'")});
+  return graph;
+}
+
+absl::StatusOr<std::string> read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return make_status(ErrorCode::kNotFound, absl::StrCat("cannot read file '", path, "'"));
+  }
+  std::ostringstream bytes;
+  bytes << file.rdbuf();
+  return std::move(bytes).str();
+}
+
+absl::Status write_file(const std::string& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  if (!file.flush()) {
+    return make_status(ErrorCode::kUnavailable, absl::StrCat("cannot write file '", path, "'"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace trireme::internal

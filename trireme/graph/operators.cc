@@ -1,0 +1,281 @@
+#include "trireme/graph/operators.h"
+
+#include <ATen/ops/as_strided.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "trireme/base/status.h"
+
+namespace trireme::internal {
+namespace {
+
+constexpr char kAllowed[] =
+#include "trireme/graph/allowlist.inc"
+    ;
+
+const std::unordered_set<std::string>& allowed_names() {
+  static const auto* names = new std::unordered_set<std::string>([] {
+    std::unordered_set<std::string> set;
+    for (absl::string_view name : absl::StrSplit(kAllowed, ' ', absl::SkipEmpty())) {
+      set.insert(std::string(name));
+    }
+    return set;
+  }());
+  return *names;
+}
+
+bool is_own_operator(const std::string& name) {
+  return name.starts_with("trireme::");
+}
+
+struct SplitName {
+  std::string space, base, overload;
+};
+
+SplitName split_name(const std::string& name) {
+  SplitName split;
+  const size_t colons = name.find("::");
+  if (colons == std::string::npos) return split;
+  split.space = name.substr(0, colons);
+  const size_t dot = name.find('.', colons);
+  split.base = name.substr(colons + 2, dot == std::string::npos ? dot : dot - colons - 2);
+  if (dot != std::string::npos) split.overload = name.substr(dot + 1);
+  return split;
+}
+
+// Operators that write to arguments which their schemas do not mark: name to positions, and the
+// position of the flag without which they do not write (-1: they always do).
+struct UndeclaredWrite {
+  std::vector<int> arguments;
+  int only_if;
+};
+
+const UndeclaredWrite* undeclared_write(const std::string& base) {
+  static const auto* writes = new std::unordered_map<std::string, UndeclaredWrite>{
+      {"aten::native_batch_norm", {{3, 4}, 5}},
+      {"aten::batch_norm", {{3, 4}, 5}},
+      {"aten::_batch_norm_impl_index", {{3, 4}, 5}},
+      {"aten::instance_norm", {{3, 4}, 5}},
+      {"aten::batch_norm_update_stats", {{1, 2}, -1}},
+      {"aten::batch_norm_gather_stats", {{3, 4}, -1}},
+      {"aten::batch_norm_gather_stats_with_counts", {{3, 4}, -1}},
+      {"aten::mkldnn_rnn_layer_backward", {{22}, -1}},  // uses its workspace up
+  };
+  const auto found = writes->find(base);
+  return found == writes->end() ? nullptr : &found->second;
+}
+
+// The fused optimizers' schemas mark the gradients, which they write only when they unscale them.
+std::vector<int> written_by_fused(const c10::OperatorHandle& op,
+                                  c10::ArrayRef<c10::IValue> arguments) {
+  std::vector<int> written = writable_arguments(op);
+  const auto scale = op.schema().argumentIndexWithName("grad_scale");
+  if (scale && arguments[*scale].isNone()) {
+    const auto gradients = op.schema().argumentIndexWithName("grads");
+    std::erase_if(written, [&](int i) { return gradients && i == *gradients; });
+  }
+  return written;
+}
+
+bool is_mask(const c10::IValue& index) {
+  return index.isTensor() && index.toTensor().defined() &&
+         (index.toTensor().scalar_type() == at::kBool ||
+          index.toTensor().scalar_type() == at::kByte);
+}
+
+// As at::as_strided, but counted from where the tensor begins in its storage: a step's argument
+// may be any slice of a larger tensor.
+at::Tensor as_strided_here(const at::Tensor& self, at::IntArrayRef sizes, at::IntArrayRef strides,
+                           int64_t offset) {
+  return at::as_strided(self, sizes, strides, self.storage_offset() + offset);
+}
+
+}  // namespace
+
+std::string operator_name(const c10::OperatorHandle& op) {
+  const c10::OperatorName& name = op.operator_name();
+  return name.overload_name.empty() ? name.name : absl::StrCat(name.name, ".", name.overload_name);
+}
+
+bool is_allowed_operator(const std::string& name) {
+  const SplitName split = split_name(name);
+  return is_own_operator(name) || (split.space == "aten" && allowed_names().contains(split.base));
+}
+
+absl::StatusOr<c10::OperatorHandle> find_allowed_operator(const std::string& name) {
+  register_own_operators();
+  const SplitName split = split_name(name);
+  const auto op = c10::Dispatcher::singleton().findSchema(
+      {absl::StrCat(split.space, "::", split.base), split.overload});
+  if (!op) {
+    return make_status(ErrorCode::kNotFound,
+                       absl::StrCat("operator '", name, "' is not known to this LibTorch"));
+  }
+  if (!is_allowed_operator(name)) {
+    return make_status(
+        ErrorCode::kPermissionDenied,
+        absl::StrCat("operator '", name,
+                     "' may not be used in a graph: it is not on the list of operators that only "
+                     "compute on tensors (trireme/graph/allowlist.inc)"));
+  }
+  return *op;
+}
+
+int generator_argument(const c10::OperatorHandle& op) {
+  const auto& arguments = op.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto type = arguments[i].type();
+    if (type->kind() == c10::TypeKind::GeneratorType) return static_cast<int>(i);
+    if (const auto optional = type->cast<c10::OptionalType>()) {
+      if (optional->getElementType()->kind() == c10::TypeKind::GeneratorType) {
+        return static_cast<int>(i);
+      }
+    }
+  }
+  return -1;
+}
+
+bool is_random(const c10::OperatorHandle& op) {
+  return generator_argument(op) >= 0 || op.hasTag(at::Tag::nondeterministic_seeded);
+}
+
+std::optional<c10::OperatorHandle> overload_with_generator(const c10::OperatorHandle& op) {
+  if (generator_argument(op) >= 0) return std::nullopt;
+  const auto& arguments = op.schema().arguments();
+  for (const char* overload :
+       {"generator", "low_generator", "low_generator_dtype", "Tensor_generator"}) {
+    const auto other = c10::Dispatcher::singleton().findSchema({op.operator_name().name, overload});
+    if (!other || other->schema().arguments().size() != arguments.size() + 1) continue;
+    const int generator = generator_argument(*other);
+    bool same = generator >= 0;
+    for (size_t i = 0; same && i < arguments.size(); ++i) {
+      const size_t there = static_cast<int>(i) < generator ? i : i + 1;
+      same = other->schema().arguments()[there].name() == arguments[i].name();
+    }
+    if (same) return other;
+  }
+  return std::nullopt;
+}
+
+std::vector<int> written_arguments(const c10::OperatorHandle& op,
+                                   c10::ArrayRef<c10::IValue> arguments) {
+  if (op.operator_name().name.starts_with("aten::_fused_")) return written_by_fused(op, arguments);
+  const UndeclaredWrite* undeclared = undeclared_write(op.operator_name().name);
+  if (undeclared == nullptr || undeclared->only_if < 0) return writable_arguments(op);
+  if (arguments[undeclared->only_if].toBool()) return writable_arguments(op);
+  std::vector<int> written = writable_arguments(op);
+  std::erase_if(written, [&](int i) {
+    return std::ranges::find(undeclared->arguments, i) != undeclared->arguments.end();
+  });
+  return written;
+}
+
+std::vector<int> writable_arguments(const c10::OperatorHandle& op) {
+  std::vector<int> written;
+  const auto& arguments = op.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto* alias = arguments[i].alias_info();
+    if (alias != nullptr && alias->isWrite()) written.push_back(static_cast<int>(i));
+  }
+  if (const UndeclaredWrite* undeclared = undeclared_write(op.operator_name().name)) {
+    written.insert(written.end(), undeclared->arguments.begin(), undeclared->arguments.end());
+  }
+  return written;
+}
+
+bool makes_uninitialized(const c10::OperatorHandle& op) {
+  static const auto* names = new std::unordered_set<std::string>{
+      "aten::empty",          "aten::empty_strided",     "aten::empty_like",
+      "aten::new_empty",      "aten::new_empty_strided", "aten::empty_permuted",
+      "aten::empty_quantized"};
+  return names->contains(op.operator_name().name);
+}
+
+bool reads_only_metadata(const c10::OperatorHandle& op) {
+  static const auto* names =
+      new std::unordered_set<std::string>{"aten::size",
+                                          "aten::sym_size",
+                                          "aten::stride",
+                                          "aten::sym_stride",
+                                          "aten::numel",
+                                          "aten::sym_numel",
+                                          "aten::dim",
+                                          "aten::storage_offset",
+                                          "aten::sym_storage_offset",
+                                          "aten::is_same_size",
+                                          "aten::is_set_to",
+                                          "aten::is_floating_point",
+                                          "aten::is_complex",
+                                          "aten::is_signed",
+                                          "aten::is_conj",
+                                          "aten::is_neg",
+                                          "aten::_is_zerotensor",
+                                          "aten::is_contiguous",
+                                          "aten::sym_is_contiguous",
+                                          "aten::is_pinned",
+                                          "aten::is_coalesced",
+                                          "aten::sparse_dim",
+                                          "aten::_dimI",
+                                          "aten::dense_dim",
+                                          "aten::_dimV",
+                                          "aten::result_type",
+                                          "aten::can_cast",
+                                          "aten::promote_types",
+                                          "aten::_fused_sdp_choice",
+                                          "aten::_has_compatible_shallow_copy_type",
+                                          "aten::is_inference",
+                                          "aten::_use_cudnn_ctc_loss",
+                                          "aten::_nnpack_available",
+                                          "aten::is_distributed",
+                                          "aten::is_vulkan_available",
+                                          "aten::_has_same_storage_numel",
+                                          "aten::_debug_has_internal_overlap",
+                                          "aten::is_non_overlapping_and_dense",
+                                          "aten::sym_is_non_overlapping_and_dense",
+                                          "aten::qscheme",
+                                          "aten::_version"};
+  return names->contains(op.operator_name().name);
+}
+
+bool is_data_dependent(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
+  static const auto* names = new std::unordered_set<std::string>{
+      "aten::_local_scalar_dense", "aten::item",          "aten::equal",
+      "aten::is_nonzero",          "aten::allclose",      "aten::_nnz",
+      "aten::_is_all_true",        "aten::_is_any_true",  "aten::coalesce",
+      "aten::_coalesce",           "aten::_to_sparse",    "aten::to_sparse",
+      "aten::sparse_mask",         "aten::nonzero_numpy", "aten::unique_dim"};
+  const std::string& name = op.operator_name().name;
+  if (names->contains(name) || op.hasTag(at::Tag::data_dependent_output)) return true;
+  if (name == "aten::index") {
+    const c10::IValue& indices = arguments[1];
+    if (!indices.isList()) return false;
+    const auto list = indices.toList();
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (is_mask(list.get(i))) return true;
+    }
+    return false;
+  }
+  // With lengths as numbers its shape follows from them.
+  if (name == "aten::_ctc_loss") return op.operator_name().overload_name == "Tensor";
+  return op.hasTag(at::Tag::dynamic_output_shape);
+}
+
+void register_own_operators() {
+  static const auto* library = [] {
+    auto* made =
+        new torch::Library(torch::Library::FRAGMENT, "trireme", std::nullopt, __FILE__, __LINE__);
+    made->def(
+        "as_strided(Tensor(a) self, int[] sizes, int[] strides, int offset) -> Tensor(a)",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(as_strided_here)));
+    return made;
+  }();
+  (void)library;
+}
+
+}  // namespace trireme::internal

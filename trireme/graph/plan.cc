@@ -1,0 +1,348 @@
+#include "trireme/graph/plan.h"
+
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_set>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+#include "trireme/graph/operators.h"
+
+namespace trireme::internal {
+namespace {
+
+using proto::Value;
+
+constexpr uint32_t kFormat = 1;
+constexpr int kMostValues = 4 << 20;
+constexpr int kMostDimensions = 64;
+
+absl::Status invalid(std::string message) {
+  return make_status(ErrorCode::kInvalidArgument, std::move(message));
+}
+
+// Which values may share memory: by the schemas' aliases, and as the capture saw it.
+class AliasSets {
+ public:
+  explicit AliasSets(size_t values) : parent_(values) {
+    std::iota(parent_.begin(), parent_.end(), 0u);
+  }
+  uint32_t find(uint32_t value) {
+    while (parent_[value] != value) value = parent_[value] = parent_[parent_[value]];
+    return value;
+  }
+  void join(uint32_t a, uint32_t b) { parent_[find(a)] = find(b); }
+
+ private:
+  std::vector<uint32_t> parent_;
+};
+
+class Compiler {
+ public:
+  explicit Compiler(std::shared_ptr<const GraphData> graph)
+      : data_(*graph), def_(graph->def), aliases_(std::min(def_.values_size(), kMostValues)) {
+    plan_ = std::make_shared<Plan>();
+    plan_->graph = std::move(graph);
+  }
+
+  absl::StatusOr<std::shared_ptr<const Plan>> compile() {
+    TRIREME_RETURN_IF_ERROR(check_header());
+    TRIREME_RETURN_IF_ERROR(place_sources());
+    for (int i = 0; i < def_.nodes_size(); ++i) {
+      absl::Status status = add_node(def_.nodes(i), i);
+      if (!status.ok()) {
+        return make_status(error_code(status),
+                           absl::StrCat("node ", i, ", operator '", def_.nodes(i).op(),
+                                        "': ", std::string(status.message())),
+                           {"", absl::StrCat("graph '", def_.name(), "'")});
+      }
+    }
+    TRIREME_RETURN_IF_ERROR(finish());
+    return std::shared_ptr<const Plan>(plan_);
+  }
+
+ private:
+  absl::Status check_header() {
+    if (def_.format() != kFormat) {
+      return make_status(ErrorCode::kVersionMismatch,
+                         absl::StrCat("the graph has format ", def_.format(),
+                                      "; this version reads format ", kFormat));
+    }
+    if (def_.values_size() > kMostValues) {
+      return invalid(absl::StrCat("the graph has ", def_.values_size(), " values; at most ",
+                                  kMostValues, " are allowed"));
+    }
+    if (def_.constants_size() != static_cast<int>(data_.constants.size())) {
+      return invalid(absl::StrCat("the graph names ", def_.constants_size(), " constants and ",
+                                  data_.constants.size(), " came with it"));
+    }
+    if (def_.inputs() > static_cast<uint32_t>(def_.values_size()) + (1u << 16)) {
+      return invalid(absl::StrCat("the graph asks for ", def_.inputs(), " inputs"));
+    }
+    std::unordered_set<std::string> names;
+    for (const proto::Variable& variable : def_.variables()) {
+      if (!names.insert(variable.name()).second) {
+        return invalid(absl::StrCat("two variables are named '", variable.name(), "'"));
+      }
+      TRIREME_RETURN_IF_ERROR(check_type(variable.type()));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status check_type(const proto::TensorType& type) {
+    if (type.dtype() < 0 || type.dtype() >= static_cast<int>(c10::ScalarType::Undefined)) {
+      return invalid(absl::StrCat("a tensor has the unknown dtype ", type.dtype()));
+    }
+    if (type.sizes_size() > kMostDimensions ||
+        (type.strides_size() != type.sizes_size() && !type.sparse())) {
+      return invalid(absl::StrCat("a tensor has ", type.sizes_size(), " sizes and ",
+                                  type.strides_size(), " strides"));
+    }
+    for (int64_t size : type.sizes()) {
+      if (size < 0) return invalid(absl::StrCat("a tensor has the size ", size));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status place_sources() {
+    plan_->input_values.assign(def_.inputs(), -1);
+    plan_->constant_values.assign(data_.constants.size(), -1);
+    plan_->variable_values.assign(def_.variables_size(), -1);
+    plan_->constant_written.assign(data_.constants.size(), false);
+    plan_->variable_written.assign(def_.variables_size(), false);
+    made_.assign(def_.values_size(), false);
+    last_use_.assign(def_.values_size(), -1);
+    for (int i = 0; i < def_.values_size(); ++i) {
+      const Value& value = def_.values(i);
+      TRIREME_RETURN_IF_ERROR(check_type(value.type()));
+      if (value.storage() < static_cast<uint32_t>(def_.values_size())) {
+        aliases_.join(i, value.storage());
+      } else {
+        return invalid(absl::StrCat("value ", i, " has the storage ", value.storage()));
+      }
+      if (value.source() == Value::RESULT) continue;
+      std::vector<int64_t>* places = value.source() == Value::INPUT      ? &plan_->input_values
+                                     : value.source() == Value::CONSTANT ? &plan_->constant_values
+                                     : value.source() == Value::VARIABLE ? &plan_->variable_values
+                                                                         : nullptr;
+      if (places == nullptr || value.index() >= places->size() || (*places)[value.index()] != -1) {
+        return invalid(absl::StrCat("value ", i, " is input, constant or variable ", value.index(),
+                                    ", which does not exist or is taken"));
+      }
+      (*places)[value.index()] = i;
+      made_[i] = true;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status use(int64_t value, int node, const std::string& argument) {
+    if (value < 0) return absl::OkStatus();
+    if (value >= def_.values_size()) {
+      return invalid(
+          absl::StrCat("argument '", argument, "' is value ", value, " of ", def_.values_size()));
+    }
+    if (!made_[value]) {
+      return invalid(absl::StrCat("argument '", argument, "' is value ", value,
+                                  ", which no node before this one makes: a cycle, or nodes that "
+                                  "are out of order"));
+    }
+    last_use_[value] = node;
+    return absl::OkStatus();
+  }
+
+  absl::Status make(int64_t value) {
+    if (value < 0) return absl::OkStatus();
+    if (value >= def_.values_size() || made_[value]) {
+      return invalid(absl::StrCat(
+          "it makes value ", value,
+          value >= def_.values_size() ? ", which does not exist" : ", which was made before"));
+    }
+    made_[value] = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status add_node(const proto::Node& node, int index) {
+    TRIREME_ASSIGN_OR_RETURN(c10::OperatorHandle op, find_allowed_operator(node.op()));
+    const auto& schema = op.schema();
+    if (node.arguments_size() != static_cast<int>(schema.arguments().size())) {
+      return invalid(absl::StrCat("it has ", node.arguments_size(), " arguments; its schema lists ",
+                                  schema.arguments().size()));
+    }
+    if (node.scope() > static_cast<uint32_t>(def_.scopes_size()) ||
+        node.module() > static_cast<uint32_t>(def_.scopes_size()) ||
+        node.differentiates() > static_cast<uint32_t>(def_.nodes_size())) {
+      return invalid("it names a scope, a module or a node that does not exist");
+    }
+    NodePlan plan{op, {}, {}, {}, {}};
+    for (int i = 0; i < node.arguments_size(); ++i) {
+      const c10::Argument& declared = schema.arguments()[i];
+      TRIREME_ASSIGN_OR_RETURN(ArgumentPlan argument, decode_argument(node.arguments(i), declared));
+      if (argument.kind == ArgumentPlan::Kind::kValue) {
+        TRIREME_RETURN_IF_ERROR(use(argument.value, index, declared.name()));
+      }
+      for (int64_t value : argument.values) {
+        TRIREME_RETURN_IF_ERROR(use(value, index, declared.name()));
+      }
+      plan.has_generator |= argument.kind == ArgumentPlan::Kind::kGenerator;
+      plan.arguments.push_back(std::move(argument));
+    }
+    plan.random = is_random(op);
+    TRIREME_RETURN_IF_ERROR(add_results(node, plan));
+    if (node.reshapes()) {
+      for (int i : writable_arguments(op)) {
+        if (plan.arguments[i].kind == ArgumentPlan::Kind::kValue) plan.aliased.push_back(i);
+      }
+    }
+    note_aliases(plan);
+    plan_->nodes.push_back(std::move(plan));
+    return absl::OkStatus();
+  }
+
+  absl::Status add_results(const proto::Node& node, NodePlan& plan) {
+    const auto& returns = plan.op.schema().returns();
+    if (node.results_size() != static_cast<int>(returns.size())) {
+      return invalid(absl::StrCat("it has ", node.results_size(), " results; its schema lists ",
+                                  returns.size()));
+    }
+    for (int i = 0; i < node.results_size(); ++i) {
+      const proto::Argument& result = node.results(i);
+      NodePlan::Result& planned = plan.results.emplace_back();
+      planned.is_list = returns[i].type()->kind() == c10::TypeKind::ListType;
+      const bool is_tensor = returns[i].type()->kind() == c10::TypeKind::TensorType;
+      if (result.has_none()) continue;
+      if (is_tensor && result.kind_case() == proto::Argument::kValue) {
+        planned.value = result.value();
+        TRIREME_RETURN_IF_ERROR(make(planned.value));
+      } else if (planned.is_list && result.has_values()) {
+        planned.list.assign(result.values().ids().begin(), result.values().ids().end());
+        for (int64_t value : planned.list) TRIREME_RETURN_IF_ERROR(make(value));
+      } else {
+        return invalid(absl::StrCat("result ", i, " must be ", returns[i].type()->str(), " and is ",
+                                    format_argument(result)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // A result may share memory with each argument that the schema gives the same alias.
+  void note_aliases(const NodePlan& plan) {
+    const auto& schema = plan.op.schema();
+    for (size_t r = 0; r < plan.results.size(); ++r) {
+      if (schema.returns()[r].alias_info() == nullptr) continue;
+      for (size_t a = 0; a < plan.arguments.size(); ++a) {
+        if (schema.arguments()[a].alias_info() == nullptr) continue;
+        if (plan.arguments[a].kind != ArgumentPlan::Kind::kValue) continue;
+        const uint32_t argument = plan.arguments[a].value;
+        if (plan.results[r].value >= 0) aliases_.join(plan.results[r].value, argument);
+        for (int64_t value : plan.results[r].list) {
+          if (value >= 0) aliases_.join(value, argument);
+        }
+      }
+    }
+  }
+
+  absl::Status finish() {
+    for (int64_t output : def_.outputs()) {
+      if (output >= def_.values_size() || output < -1 || (output >= 0 && !made_[output])) {
+        return invalid(absl::StrCat("output value ", output, " is never made"));
+      }
+      if (output >= 0) last_use_[output] = def_.nodes_size();
+    }
+    mark_written();
+    mark_copied_outputs();
+    plan_last_uses();
+    return absl::OkStatus();
+  }
+
+  void mark_written() {
+    std::unordered_set<uint32_t> written, written_as_captured;
+    const auto note = [&](int64_t value) {
+      if (value < 0) return;
+      written.insert(aliases_.find(value));
+      written_as_captured.insert(def_.values(value).storage());
+    };
+    for (const NodePlan& node : plan_->nodes) {
+      for (int i : writable_arguments(node.op)) {
+        if (node.arguments[i].kind == ArgumentPlan::Kind::kValue) note(node.arguments[i].value);
+        for (int64_t value : node.arguments[i].values) note(value);
+      }
+    }
+    for (size_t i = 0; i < plan_->constant_values.size(); ++i) {
+      const int64_t value = plan_->constant_values[i];
+      plan_->constant_written[i] = value >= 0 && written.contains(aliases_.find(value));
+    }
+    for (size_t i = 0; i < plan_->variable_values.size(); ++i) {
+      const int64_t value = plan_->variable_values[i];
+      plan_->variable_written[i] =
+          value >= 0 && written_as_captured.contains(def_.values(value).storage());
+    }
+  }
+
+  void mark_copied_outputs() {
+    std::unordered_set<uint32_t> outside;
+    for (const auto* values : {&plan_->constant_values, &plan_->variable_values}) {
+      for (int64_t value : *values) {
+        if (value >= 0) outside.insert(aliases_.find(value));
+      }
+    }
+    for (int64_t output : def_.outputs()) {
+      plan_->output_copied.push_back(output >= 0 && outside.contains(aliases_.find(output)));
+    }
+  }
+
+  void plan_last_uses() {
+    for (int i = 0; i < static_cast<int>(plan_->nodes.size()); ++i) {
+      NodePlan& node = plan_->nodes[i];
+      // From the back, so that of two places for one value the later takes the reference.
+      for (auto argument = node.arguments.rbegin(); argument != node.arguments.rend(); ++argument) {
+        if (argument->kind == ArgumentPlan::Kind::kValue && last_use_[argument->value] == i) {
+          argument->last_use = true;
+          last_use_[argument->value] = kTaken;
+        }
+      }
+      for (const ArgumentPlan& argument : node.arguments) {
+        for (int64_t value : argument.values) {
+          if (value >= 0 && last_use_[value] == i) {
+            node.free_after.push_back(value);
+            last_use_[value] = kTaken;
+          }
+        }
+      }
+      // A value that is used later in a list must not be taken by a single argument before it.
+      for (ArgumentPlan& argument : node.arguments) {
+        const bool also_in_list =
+            argument.last_use &&
+            std::ranges::any_of(node.arguments, [&](const ArgumentPlan& other) {
+              return std::ranges::find(other.values, static_cast<int64_t>(argument.value)) !=
+                     other.values.end();
+            });
+        if (also_in_list) {
+          argument.last_use = false;
+          node.free_after.push_back(argument.value);
+        }
+      }
+      for (NodePlan::Result& result : node.results) {
+        if (result.value >= 0 && last_use_[result.value] == -1) result.value = -1;
+      }
+    }
+  }
+
+  static constexpr int kTaken = -2;
+
+  const GraphData& data_;
+  const proto::GraphDef& def_;
+  std::shared_ptr<Plan> plan_;
+  AliasSets aliases_;
+  std::vector<bool> made_;
+  std::vector<int> last_use_;  // the last node that uses the value; -1 for none
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const Plan>> compile(std::shared_ptr<const GraphData> graph) {
+  return Compiler(std::move(graph)).compile();
+}
+
+}  // namespace trireme::internal

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "trireme/graph/capture.h"
+#include "trireme/graph/graph_builder.h"
+#include "trireme/graph/value_table.h"
+
+namespace trireme::internal {
+
+// The dispatch key whose fallback records. Below autograd and above every backend, and used by
+// nothing else in LibTorch 2.13; its own C++ fake-tensor mode claims it for the future.
+constexpr c10::DispatchKey kCaptureKey = c10::DispatchKey::Fake;
+
+// One capture under way. Sees each operator before its kernel, decides what its arguments are and
+// whether it may be recorded, runs the kernel, and names its results. Used by one thread.
+class Recorder {
+ public:
+  explicit Recorder(const CaptureOptions& options);
+
+  // Before the step: the copy that the step will see as its argument.
+  at::Tensor add_input(const at::Tensor& original);
+  void add_leftover_gradient(const at::Tensor& gradient);
+
+  // Runs and records one operator, leaving its results on the stack. Throws Error to refuse it.
+  void run(const c10::OperatorHandle& called, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+  // After the step: writes down what it gave. Returns it without autograd's history, which holds
+  // most tensors of the step; of variables, what the step made of them.
+  std::vector<at::Tensor> set_outputs(const std::vector<at::Tensor>& outputs);
+  // After the step's tensors are gone, but for `outputs`: looks for traces that no operator told
+  // of, then gives the graph.
+  Captured finish(std::vector<at::Tensor> outputs);
+
+ private:
+  struct VariableUse {
+    std::shared_ptr<VariableRecord> record;
+    at::Tensor before, scratch;
+    const c10::StorageImpl* live_storage;
+    uint64_t live_fingerprint, replays;
+  };
+  struct Call;
+
+  int64_t value_of(const at::Tensor& tensor);
+  uint32_t value_in(Memory& memory, const at::Tensor& tensor);
+  Memory& memory_of(const at::Tensor& tensor);
+  Memory& adopt_variable(const std::shared_ptr<VariableRecord>& record);
+  Memory& adopt_external(const at::Tensor& tensor);
+  void settle_hidden_write(Memory& memory, const at::Tensor& tensor);
+  at::Tensor substitute(const at::Tensor& tensor);
+
+  void check_may_record(Call& call);
+  void note_memories(Call& call);
+  void encode(Call& call);
+  void execute(Call& call, c10::DispatchKeySet keys);
+  void check_writes(Call& call);
+  void name_results(Call& call);
+  bool name_result(const at::Tensor& tensor, const Call& call, int64_t* value);
+  void annotate(Call& call);
+  std::string module_of(const Memory& memory) const;
+  [[noreturn]] void refuse(const std::string& why) const;
+
+  const CaptureOptions options_;
+  GraphBuilder builder_;
+  ValueTable table_;
+  at::Generator generator_;
+  std::unordered_map<const c10::StorageImpl*, std::shared_ptr<VariableRecord>> variable_storages_;
+  std::vector<VariableUse> variables_;
+  std::vector<ExternalTensor> externals_;
+  std::vector<at::Tensor> inputs_;
+  std::unordered_map<uint64_t, int> forward_nodes_;  // autograd's sequence number to node
+  uint64_t last_sequence_ = 0;
+  std::string current_op_;
+};
+
+const std::vector<std::string>& scope_stack();
+
+}  // namespace trireme::internal

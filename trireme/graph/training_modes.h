@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace trireme::internal {
+
+// Which parts of the tracked modules train and which evaluate. A C++ flag that decides what a
+// function does, and so a part of its signature.
+class TrainingModes {
+ public:
+  static TrainingModes now();
+  // Whether the modules are as they were. Modules that came or went since do not count.
+  bool still_hold() const;
+
+ private:
+  struct Modes {
+    std::weak_ptr<torch::nn::Module> root;
+    std::shared_ptr<const std::vector<const torch::nn::Module*>> parts;
+    std::string training;
+  };
+  std::vector<Modes> modules_;
+};
+
+}  // namespace trireme::internal

@@ -1,0 +1,159 @@
+#include "trireme/graph/variable.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <unordered_map>
+#include <unordered_set>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/error.h"
+#include "trireme/base/mutex.h"
+#include "trireme/graph/variable_registry.h"
+
+namespace trireme {
+namespace internal {
+namespace {
+
+class Registry {
+ public:
+  static Registry& instance() {
+    static auto* registry = new Registry;
+    return *registry;
+  }
+
+  std::shared_ptr<VariableRecord> add(NewVariable variable, bool owned_elsewhere) {
+    MutexLock lock(mutex_);
+    std::shared_ptr<VariableRecord> record =
+        by_tensor_[variable.tensor.unsafeGetTensorImpl()].lock();
+    if (record == nullptr) {
+      if (!by_name_[variable.name].expired()) drop_forgotten();
+      record = std::make_shared<VariableRecord>();
+      record->name = variable.name;
+      for (int i = 1; !by_name_[record->name].expired(); ++i) {
+        record->name = absl::StrCat(variable.name, "_", i);
+      }
+      record->tensor = std::move(variable.tensor);
+      record->trainable = variable.trainable;
+      record->slot_of = std::move(variable.slot_of);
+      by_name_[record->name] = record;
+      by_tensor_[record->tensor.unsafeGetTensorImpl()] = record;
+    }
+    if (owned_elsewhere) kept_.insert(record);
+    return record;
+  }
+
+  std::shared_ptr<VariableRecord> find(const at::Tensor& tensor) {
+    MutexLock lock(mutex_);
+    const auto found = by_tensor_.find(tensor.unsafeGetTensorImpl());
+    return found == by_tensor_.end() ? nullptr : found->second.lock();
+  }
+
+  std::vector<std::shared_ptr<VariableRecord>> all() {
+    MutexLock lock(mutex_);
+    drop_forgotten();
+    std::vector<std::shared_ptr<VariableRecord>> result;
+    for (const auto& [name, weak] : by_name_) {
+      if (auto record = weak.lock()) result.push_back(std::move(record));
+    }
+    return result;
+  }
+
+ private:
+  // What nobody else holds any more: variables whose handles are gone, modules that are gone.
+  void drop_forgotten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::erase_if(kept_, [](const auto& record) {
+      return record->tensor.use_count() == 1 && record.use_count() == 1;
+    });
+    std::erase_if(by_name_, [](const auto& entry) { return entry.second.expired(); });
+    std::erase_if(by_tensor_, [](const auto& entry) { return entry.second.expired(); });
+  }
+
+  Mutex mutex_;
+  // A record holds its tensor, so that an address stands for one tensor while the record lives.
+  std::unordered_map<const void*, std::weak_ptr<VariableRecord>> by_tensor_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, std::weak_ptr<VariableRecord>> by_name_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_set<std::shared_ptr<VariableRecord>> kept_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::shared_ptr<VariableRecord> add_variable(NewVariable variable) {
+  return Registry::instance().add(std::move(variable), /*owned_elsewhere=*/false);
+}
+
+std::shared_ptr<VariableRecord> add_owned_elsewhere(NewVariable variable) {
+  return Registry::instance().add(std::move(variable), /*owned_elsewhere=*/true);
+}
+
+std::shared_ptr<VariableRecord> find_variable(const at::Tensor& tensor) {
+  return Registry::instance().find(tensor);
+}
+
+std::vector<std::shared_ptr<VariableRecord>> live_variables() {
+  return Registry::instance().all();
+}
+
+}  // namespace internal
+
+namespace {
+
+void check_shape(const internal::VariableRecord& record, const at::Tensor& value) {
+  if (value.sizes() == record.tensor.sizes()) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      absl::StrCat("cannot assign a tensor of another shape (", value.dim(), " dimensions, ",
+                   value.numel(), " elements) to it (", record.tensor.dim(), " dimensions, ",
+                   record.tensor.numel(), " elements); a variable keeps its shape"),
+      {"", absl::StrCat("variable '", record.name, "'")});
+}
+
+at::Tensor own_copy(const at::Tensor& initial, bool trainable) {
+  if (!initial.defined()) {
+    throw Error(ErrorCode::kInvalidArgument, "a variable needs a defined initial tensor");
+  }
+  at::Tensor tensor = initial.detach().clone();
+  if (trainable && (tensor.is_floating_point() || tensor.is_complex())) {
+    tensor.requires_grad_(true);
+  }
+  return tensor;
+}
+
+}  // namespace
+
+Variable::Variable(std::string name, const at::Tensor& initial, VariableOptions options)
+    : record_(internal::add_variable({std::move(name), own_copy(initial, options.trainable),
+                                      options.trainable, /*slot_of=*/""})) {}
+
+Variable::Variable(std::shared_ptr<internal::VariableRecord> record) : record_(std::move(record)) {}
+
+const std::string& Variable::name() const {
+  return record_->name;
+}
+
+bool Variable::trainable() const {
+  return record_->trainable;
+}
+
+const at::Tensor& Variable::read() const {
+  return record_->tensor;
+}
+
+void Variable::assign(const at::Tensor& value) const {
+  check_shape(*record_, value);
+  const at::NoGradGuard no_gradients;
+  at::Tensor(record_->tensor).copy_(value);
+}
+
+void Variable::assign_add(const at::Tensor& delta) const {
+  check_shape(*record_, delta);
+  const at::NoGradGuard no_gradients;
+  at::Tensor(record_->tensor).add_(delta);
+}
+
+void Variable::assign_sub(const at::Tensor& delta) const {
+  check_shape(*record_, delta);
+  const at::NoGradGuard no_gradients;
+  at::Tensor(record_->tensor).sub_(delta);
+}
+
+}  // namespace trireme

@@ -1,0 +1,244 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "trireme/base/error.h"
+#include "trireme/graph/function.h"
+#include "trireme/optim/optimizer.h"
+
+namespace trireme {
+namespace {
+
+using torch::Tensor;
+using Tensors = std::vector<Tensor>;
+
+constexpr int kSteps = 100;
+
+Tensors initial_values() {
+  torch::manual_seed(1);
+  return {torch::randn({20, 10}), torch::randn({10}), torch::randn({3, 4, 5})};
+}
+
+Tensor recorded_gradient(int step, const Tensor& like) {
+  torch::Generator generator = at::detail::createCPUGenerator(step * 31 + like.numel());
+  return torch::randn(like.sizes(), generator, torch::kFloat);
+}
+
+double distance(const Tensor& a, const Tensor& b) {
+  return ((a - b).to(torch::kDouble).norm() / b.to(torch::kDouble).norm()).item<double>();
+}
+
+struct Pair {
+  std::string name;
+  std::function<Optimizer(const std::vector<Variable>&)> ours;
+  std::function<std::unique_ptr<torch::optim::Optimizer>(const Tensors&)> theirs;
+};
+
+void PrintTo(const Pair& pair, std::ostream* out) {
+  *out << pair.name;
+}
+
+class AgainstTorch : public testing::TestWithParam<Pair> {};
+
+// In a captured step, fed the same gradients.
+TEST_P(AgainstTorch, EqualsOver100Steps) {
+  std::vector<Variable> variables;
+  Tensors parameters;
+  for (const Tensor& value : initial_values()) {
+    variables.emplace_back("v", value);
+    parameters.push_back(value.clone().requires_grad_(true));
+  }
+  const Optimizer ours = GetParam().ours(variables);
+  const auto theirs = GetParam().theirs(parameters);
+  auto step =
+      function("step", [ours](const Tensors& gradients) { ours.apply_gradients(gradients); });
+  for (int i = 0; i < kSteps; ++i) {
+    Tensors gradients;
+    for (Tensor& parameter : parameters) {
+      gradients.push_back(recorded_gradient(i, parameter));
+      parameter.mutable_grad() = gradients.back();
+    }
+    step(gradients);
+    theirs->step();
+  }
+  EXPECT_EQ(step.captures(), 1);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    EXPECT_LE(distance(variables[i].read().detach(), parameters[i].detach()), 1e-6) << i;
+  }
+}
+
+template <typename Ours, typename OurOptions, typename Theirs, typename TheirOptions>
+Pair pair(std::string name, OurOptions ours, TheirOptions theirs) {
+  return {
+      std::move(name),
+      [ours](const std::vector<Variable>& variables) { return Ours(variables, ours); },
+      [theirs](const Tensors& parameters) { return std::make_unique<Theirs>(parameters, theirs); }};
+}
+
+namespace o = torch::optim;
+INSTANTIATE_TEST_SUITE_P(
+    All, AgainstTorch,
+    testing::Values(
+        pair<Sgd, SgdOptions, o::SGD>("Sgd", {.lr = 0.1}, o::SGDOptions(0.1)),
+        pair<Sgd, SgdOptions, o::SGD>("Momentum", {.lr = 0.1, .momentum = 0.9},
+                                      o::SGDOptions(0.1).momentum(0.9)),
+        pair<Sgd, SgdOptions, o::SGD>(
+            "Nesterov", {.lr = 0.1, .momentum = 0.9, .nesterov = true, .weight_decay = 0.01},
+            o::SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.01)),
+        pair<Adagrad, AdagradOptions, o::Adagrad>("Adagrad", {.lr = 0.1}, o::AdagradOptions(0.1)),
+        pair<Adagrad, AdagradOptions, o::Adagrad>(
+            "AdagradDecay",
+            {.lr = 0.1, .lr_decay = 0.01, .weight_decay = 0.01, .initial_accumulator = 0.1},
+            o::AdagradOptions(0.1).lr_decay(0.01).weight_decay(0.01).initial_accumulator_value(
+                0.1)),
+        pair<Adam, AdamOptions, o::Adam>("Adam", {.lr = 0.01}, o::AdamOptions(0.01)),
+        pair<Adam, AdamOptions, o::Adam>("AdamAmsgrad",
+                                         {.lr = 0.01, .weight_decay = 0.01, .amsgrad = true},
+                                         o::AdamOptions(0.01).weight_decay(0.01).amsgrad(true)),
+        pair<AdamW, AdamWOptions, o::AdamW>("AdamW", {.lr = 0.01}, o::AdamWOptions(0.01)),
+        pair<RmsProp, RmsPropOptions, o::RMSprop>("RmsProp", {.lr = 0.01}, o::RMSpropOptions(0.01)),
+        pair<RmsProp, RmsPropOptions, o::RMSprop>(
+            "RmsPropCentered",
+            {.lr = 0.01, .weight_decay = 0.01, .momentum = 0.9, .centered = true},
+            o::RMSpropOptions(0.01).weight_decay(0.01).momentum(0.9).centered(true))),
+    [](const auto& info) { return info.param.name; });
+
+// Rows by rows, the dense rule on the rows that the gradient has entries for.
+struct RowReference {
+  Tensor table, mean, square;
+
+  void adam(const Tensor& ids, const Tensor& gradients, int step, double lr) {
+    std::map<int64_t, Tensor> rows;
+    for (int64_t i = 0; i < ids.numel(); ++i) {
+      Tensor& row = rows[ids[i].item<int64_t>()];
+      row = row.defined() ? row + gradients[i] : gradients[i];
+    }
+    for (const auto& [id, gradient] : rows) {
+      mean[id] = 0.9 * mean[id] + 0.1 * gradient;
+      square[id] = 0.999 * square[id] + 0.001 * gradient * gradient;
+      const Tensor corrected = mean[id] / (1 - std::pow(0.9, step));
+      const Tensor root = (square[id] / (1 - std::pow(0.999, step))).sqrt() + 1e-8;
+      table[id] -= lr * corrected / root;
+    }
+  }
+};
+
+TEST(SparseAdam, EqualsAWrittenReference) {
+  torch::manual_seed(2);
+  const Tensor start = torch::randn({50, 8}, torch::kDouble);
+  Variable table("table", start);
+  const Adam optimizer({table}, {.lr = 0.05});
+  auto step = function("step", [table, optimizer](const Tensor& ids, const Tensor& target) {
+    Tensor rows = torch::embedding(table.read(), ids, -1, false, /*sparse=*/true);
+    Tensor loss = (rows - target).pow(2).sum() / 2;
+    optimizer.minimize(loss);
+    return loss;
+  });
+  RowReference reference{start.clone(), torch::zeros_like(start), torch::zeros_like(start)};
+  for (int i = 0; i < 50; ++i) {
+    const Tensor ids = torch::randint(0, 50, {12}, torch::kLong),
+                 target = torch::randn({12, 8}, torch::kDouble);
+    const Tensor gradients = reference.table.index_select(0, ids) - target;
+    step(ids, target);
+    reference.adam(ids, gradients, i + 1, 0.05);
+  }
+  EXPECT_EQ(step.captures(), 1);
+  EXPECT_LE(distance(table.read().detach(), reference.table), 1e-9);
+}
+
+TEST(SparseGradients, LeaveOtherRowsAlone) {
+  const auto check = [](const auto& make) {
+    Variable table("table", torch::ones({6, 2}));
+    const Optimizer optimizer = make(std::vector<Variable>{table});
+    auto step = function("step", [table, optimizer](const Tensor& ids) {
+      optimizer.minimize(torch::embedding(table.read(), ids, -1, false, true).sum());
+    });
+    for (int i = 0; i < 3; ++i) step(torch::tensor({1, 4, 4}));
+    const Tensor result = table.read().detach();
+    for (int row : {0, 2, 3, 5}) EXPECT_TRUE(result[row].equal(torch::ones({2}))) << row;
+    for (int row : {1, 4}) EXPECT_TRUE((result[row] < 1).all().template item<bool>()) << row;
+  };
+  check([](auto v) { return Sgd(v, {.lr = 0.1}); });
+  check([](auto v) { return Sgd(v, {.lr = 0.1, .momentum = 0.9, .nesterov = true}); });
+  check([](auto v) { return Adagrad(v, {.lr = 0.1}); });
+  check([](auto v) { return Adam(v, {.lr = 0.1}); });
+  check([](auto v) { return AdamW(v, {.lr = 0.1}); });
+  check([](auto v) { return RmsProp(v, {.lr = 0.1, .momentum = 0.5, .centered = true}); });
+}
+
+TEST(Optimizer, RateChangesWithoutAnotherCapture) {
+  Variable w("w", torch::zeros({1}));
+  const Sgd optimizer({w}, {.lr = 1});
+  auto step = function(
+      "step", [w, optimizer](const Tensor& x) { optimizer.minimize((x * w.read()).sum()); });
+  step(torch::ones({1}));
+  optimizer.set_lr(10);
+  step(torch::ones({1}));
+  EXPECT_EQ(w.read().item<float>(), -11);
+  EXPECT_EQ(step.captures(), 1);
+  EXPECT_EQ(optimizer.lr(), 10);
+}
+
+TEST(Optimizer, StepUsesGradientsOfBackward) {
+  Variable w("w", torch::zeros({1})), unused("unused", torch::ones({1}));
+  const Adam optimizer({w, unused}, {.lr = 0.1});
+  auto step = function("step", [w, optimizer](const Tensor& x) {
+    optimizer.zero_grad();
+    (x * w.read()).sum().backward();
+    optimizer.step();
+    return w.read();
+  });
+  EXPECT_NEAR(step(torch::ones({1})).item<float>(), -0.1, 1e-6);
+  EXPECT_NEAR(step(torch::ones({1})).item<float>(), -0.2, 1e-6);
+  EXPECT_EQ(unused.read().item<float>(), 1);
+}
+
+TEST(Optimizer, ClipsTheNormOfAllGradients) {
+  for (double scale : {0.001, 1.0}) {
+    Tensors ours{torch::full({3}, 3 * scale), Tensor(), torch::full({4, 1}, 4 * scale)};
+    torch::nn::utils::clip_grad_norm_(Tensors{}, 1.0);
+    Tensor a = torch::zeros({3}).requires_grad_(true),
+           b = torch::zeros({4, 1}).requires_grad_(true);
+    a.mutable_grad() = ours[0].clone();
+    b.mutable_grad() = ours[2].clone();
+    const double theirs = torch::nn::utils::clip_grad_norm_({a, b}, 1.0);
+    EXPECT_NEAR(clip_grad_norm(ours, 1.0).item<double>(), theirs, 1e-5 * theirs);
+    EXPECT_TRUE(ours[0].allclose(a.grad()));
+    EXPECT_TRUE(ours[2].allclose(b.grad()));
+  }
+}
+
+TEST(Optimizer, ClipsInACapturedStep) {
+  Variable w("w", torch::zeros({4})), table("table", torch::zeros({3, 2}));
+  const Sgd optimizer({w, table}, {.lr = 1});
+  auto step = function("step", [=](const Tensor& x, const Tensor& ids) {
+    Tensor loss = (x * w.read()).sum() + torch::embedding(table.read(), ids, -1, false, true).sum();
+    optimizer.minimize(loss, {.clip_norm = 0.5});
+  });
+  step(torch::full({4}, 3.0), torch::tensor({0, 2}));
+  const double moved =
+      std::sqrt(w.read().pow(2).sum().item<double>() + table.read().pow(2).sum().item<double>());
+  EXPECT_NEAR(moved, 0.5, 1e-5);
+  EXPECT_EQ(table.read()[1].abs().sum().item<float>(), 0);
+}
+
+TEST(Optimizer, RecipeIsBoundLater) {
+  const Sgd recipe({.lr = 0.5});
+  EXPECT_FALSE(recipe.is_bound());
+  EXPECT_THROW(recipe.minimize(torch::ones({})), Error);
+  Variable w("w", torch::zeros({1}));
+  const Optimizer bound = recipe.bind({w});
+  bound.minimize(w.read().sum());
+  EXPECT_EQ(w.read().item<float>(), -0.5);
+}
+
+TEST(Optimizer, WeightDecayOfRowsIsRefused) {
+  Variable table("table", torch::ones({3, 2}));
+  const Adam optimizer({table}, {.weight_decay = 0.1});
+  EXPECT_THROW(
+      optimizer.minimize(torch::embedding(table.read(), torch::tensor({0}), -1, false, true).sum()),
+      Error);
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,183 @@
+#include "trireme/optim/optimizer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/error.h"
+#include "trireme/graph/variable_registry.h"
+#include "trireme/optim/update_rule.h"
+
+namespace trireme {
+
+using at::Tensor;
+
+struct Optimizer::Bound {
+  std::vector<Variable> variables;
+  std::vector<std::vector<Variable>> slots;  // per slot, parallel to variables
+  Variable step, lr;
+};
+
+namespace {
+
+Variable make_state(std::string name, const Tensor& initial, const std::string& slot_of) {
+  return Variable(internal::add_variable({std::move(name), initial, /*trainable=*/false, slot_of}));
+}
+
+Variable number(const std::string& name, double value, at::ScalarType dtype) {
+  return make_state(name, at::full({}, value, dtype), "");
+}
+
+// The fused kernels walk parameter and gradient as memory, so both must lie the same way.
+Tensor laid_out_as(const Tensor& parameter, const Tensor& gradient) {
+  if (gradient.strides() == parameter.strides()) return gradient;
+  return at::empty_like(parameter).copy_(gradient);
+}
+
+}  // namespace
+
+Optimizer::Optimizer(std::shared_ptr<const internal::UpdateRule> rule) : rule_(std::move(rule)) {}
+
+Optimizer::Optimizer(std::shared_ptr<const internal::UpdateRule> rule,
+                     const std::vector<Variable>& variables)
+    : rule_(std::move(rule)) {
+  const at::NoGradGuard no_gradients;
+  const std::string name = rule_->name();
+  Bound bound{{},
+              {},
+              number(name + "/step", 0, at::kFloat),
+              number(name + "/lr", rule_->lr(), at::kDouble)};
+  for (const Variable& variable : variables) {
+    if (variable.trainable() && variable.read().requires_grad()) {
+      bound.variables.push_back(variable);
+    }
+  }
+  for (const internal::Slot& slot : rule_->slots()) {
+    std::vector<Variable>& tensors = bound.slots.emplace_back();
+    for (const Variable& variable : bound.variables) {
+      tensors.push_back(make_state(absl::StrCat(variable.name(), "/", name, "/", slot.name),
+                                   at::full_like(variable.read().detach(), slot.initial),
+                                   variable.name()));
+    }
+  }
+  bound_ = std::make_shared<const Bound>(std::move(bound));
+}
+
+Optimizer Optimizer::bind(const std::vector<Variable>& variables) const {
+  return Optimizer(rule_, variables);
+}
+
+const Optimizer::Bound& Optimizer::bound() const {
+  if (bound_ == nullptr) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                absl::StrCat("this ", rule_->name(),
+                             " optimizer was made without variables; make it with a module or "
+                             "with variables to use it here"));
+  }
+  return *bound_;
+}
+
+void Optimizer::minimize(const Tensor& loss, MinimizeOptions options) const {
+  std::vector<Tensor> parameters;
+  for (const Variable& variable : bound().variables) parameters.push_back(variable.read());
+  std::vector<Tensor> gradients =
+      torch::autograd::grad({loss}, parameters, {}, /*retain_graph=*/std::nullopt,
+                            /*create_graph=*/false, /*allow_unused=*/true);
+  if (options.clip_norm > 0) clip_grad_norm(gradients, options.clip_norm);
+  apply_gradients(gradients);
+}
+
+void Optimizer::apply_gradients(const std::vector<Tensor>& gradients) const {
+  const Bound& bound = this->bound();
+  if (gradients.size() != bound.variables.size()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                absl::StrCat("got ", gradients.size(), " gradients for ", bound.variables.size(),
+                             " variables"));
+  }
+  const at::NoGradGuard no_gradients;
+  const Tensor &step = bound.step.read(), &lr = bound.lr.read();
+  Tensor(step).add_(1);
+  // A fused kernel takes parameters of one device and one dtype.
+  struct Group {
+    std::vector<Tensor> parameters, gradients;
+    internal::SlotTensors slots;
+  };
+  std::map<std::pair<std::string, at::ScalarType>, Group> groups;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined()) continue;
+    const Tensor& parameter = bound.variables[i].read();
+    if (gradients[i].is_sparse()) {
+      std::vector<Tensor> slots;
+      for (const auto& slot : bound.slots) slots.push_back(slot[i].read());
+      rule_->update_rows(parameter, gradients[i], slots, step, lr);
+      continue;
+    }
+    Group& group = groups[{parameter.device().str(), parameter.scalar_type()}];
+    group.slots.resize(bound.slots.size());
+    group.parameters.push_back(parameter);
+    group.gradients.push_back(laid_out_as(parameter, gradients[i]));
+    for (size_t s = 0; s < bound.slots.size(); ++s) {
+      group.slots[s].push_back(bound.slots[s][i].read());
+    }
+  }
+  for (const auto& [key, group] : groups) {
+    rule_->update(group.parameters, group.gradients, group.slots, step, lr);
+  }
+}
+
+void Optimizer::step() const {
+  std::vector<Tensor> gradients;
+  for (const Variable& variable : bound().variables) gradients.push_back(variable.read().grad());
+  apply_gradients(gradients);
+}
+
+void Optimizer::zero_grad() const {
+  for (const Variable& variable : bound().variables) variable.read().mutable_grad() = Tensor();
+}
+
+void Optimizer::set_lr(double lr) const {
+  bound().lr.assign(at::full({}, lr, at::kDouble));
+}
+
+double Optimizer::lr() const {
+  return bound_ == nullptr ? rule_->lr() : bound().lr.read().item<double>();
+}
+
+const std::vector<Variable>& Optimizer::variables() const {
+  return bound().variables;
+}
+
+std::vector<Variable> Optimizer::state() const {
+  std::vector<Variable> state{bound().step, bound().lr};
+  for (const auto& slot : bound().slots) state.insert(state.end(), slot.begin(), slot.end());
+  return state;
+}
+
+Tensor clip_grad_norm(std::vector<Tensor>& gradients, double max_norm) {
+  const at::NoGradGuard no_gradients;
+  std::vector<Tensor> dense, norms;
+  for (const Tensor& gradient : gradients) {
+    if (!gradient.defined()) continue;
+    gradient.is_sparse() ? norms.push_back(gradient.norm()) : dense.push_back(gradient);
+  }
+  for (Tensor& norm : dense.empty() ? dense : at::_foreach_norm(dense, 2)) norms.push_back(norm);
+  if (norms.empty()) return at::full({}, 0.0);
+  const Tensor total = at::linalg_vector_norm(at::stack(norms));
+  const Tensor scale = total.add(1e-6).reciprocal_().mul_(max_norm).clamp_max_(1.0);
+  // Not in place: two gradients may be one tensor.
+  for (Tensor& gradient : gradients) {
+    if (gradient.defined()) gradient = gradient.mul(scale);
+  }
+  return total;
+}
+
+}  // namespace trireme

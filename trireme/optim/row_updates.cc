@@ -1,0 +1,162 @@
+#include "trireme/optim/row_updates.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include <cmath>
+#include <optional>
+
+namespace trireme::internal {
+namespace {
+
+using at::Tensor;
+
+// The rows that a gradient touches, each once, with the sum of what was said of it.
+struct Rows {
+  explicit Rows(const Tensor& gradient) {
+    TORCH_CHECK(gradient.is_sparse() && gradient.sparse_dim() == 1,
+                "a row update needs a sparse gradient with one sparse dimension");
+    const Tensor coalesced = gradient.coalesce();
+    ids = coalesced._indices().select(0, 0);
+    values = coalesced._values();
+  }
+  Tensor of(const Tensor& whole) const { return whole.index_select(0, ids); }
+  void put(const Tensor& whole, const Tensor& rows) const {
+    Tensor(whole).index_copy_(0, ids, rows);
+  }
+
+  Tensor ids, values;
+};
+
+void sgd(Tensor self, const std::optional<Tensor>& buffer, const Tensor& gradient, const Tensor& lr,
+         double momentum, bool nesterov) {
+  const Rows rows(gradient);
+  Tensor delta = rows.values;
+  if (buffer && buffer->defined()) {
+    const Tensor average = rows.of(*buffer).mul_(momentum).add_(delta);
+    rows.put(*buffer, average);
+    delta = nesterov ? delta.add(average, momentum) : average;
+  }
+  rows.put(self, rows.of(self).sub_(delta.mul(lr)));
+}
+
+void adagrad(Tensor self, Tensor sum, const Tensor& gradient, const Tensor& step, const Tensor& lr,
+             double lr_decay, double eps) {
+  const Rows rows(gradient);
+  const Tensor squares = rows.of(sum).addcmul_(rows.values, rows.values);
+  rows.put(sum, squares);
+  const double rate = lr.item<double>() / (1 + (step.item<double>() - 1) * lr_decay);
+  rows.put(self, rows.of(self).addcdiv_(rows.values, squares.sqrt().add_(eps), -rate));
+}
+
+void adam(Tensor self, Tensor exp_avg, Tensor exp_avg_sq, const Tensor& gradient,
+          const Tensor& step, const Tensor& lr, double beta1, double beta2, double eps,
+          double decoupled_weight_decay) {
+  const Rows rows(gradient);
+  const double count = step.item<double>(), rate = lr.item<double>();
+  const double correction1 = 1 - std::pow(beta1, count), correction2 = 1 - std::pow(beta2, count);
+  const Tensor mean = rows.of(exp_avg).lerp_(rows.values, 1 - beta1);
+  const Tensor square =
+      rows.of(exp_avg_sq).mul_(beta2).addcmul_(rows.values, rows.values, 1 - beta2);
+  rows.put(exp_avg, mean);
+  rows.put(exp_avg_sq, square);
+  Tensor parameters = rows.of(self);
+  if (decoupled_weight_decay != 0) parameters.mul_(1 - rate * decoupled_weight_decay);
+  const Tensor denominator = square.sqrt().div_(std::sqrt(correction2)).add_(eps);
+  rows.put(self, parameters.addcdiv_(mean, denominator, -rate / correction1));
+}
+
+void rmsprop(Tensor self, Tensor square_avg, const std::optional<Tensor>& buffer,
+             const std::optional<Tensor>& grad_avg, const Tensor& gradient, const Tensor& lr,
+             double alpha, double eps, double momentum) {
+  const Rows rows(gradient);
+  const Tensor square =
+      rows.of(square_avg).mul_(alpha).addcmul_(rows.values, rows.values, 1 - alpha);
+  rows.put(square_avg, square);
+  Tensor denominator = square;
+  if (grad_avg && grad_avg->defined()) {
+    const Tensor mean = rows.of(*grad_avg).lerp_(rows.values, 1 - alpha);
+    rows.put(*grad_avg, mean);
+    denominator = square.addcmul(mean, mean, -1);
+  }
+  Tensor delta = rows.values.div(denominator.sqrt().add_(eps));
+  if (buffer && buffer->defined()) {
+    delta = rows.of(*buffer).mul_(momentum).add_(delta);
+    rows.put(*buffer, delta);
+  }
+  rows.put(self, rows.of(self).sub_(delta.mul(lr)));
+}
+
+template <typename... Args>
+void call(const char* name, Args... args) {
+  register_row_updates();
+  c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<void(Args...)>().call(args...);
+}
+
+std::optional<Tensor> optional(const Tensor& tensor) {
+  return tensor.defined() ? std::optional<Tensor>(tensor) : std::nullopt;
+}
+
+}  // namespace
+
+void register_row_updates() {
+  static const auto* library = [] {
+    auto* made =
+        new torch::Library(torch::Library::FRAGMENT, "trireme", std::nullopt, __FILE__, __LINE__);
+    const auto define = [&](const char* schema, auto kernel) {
+      made->def(schema, torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd,
+                                        torch::CppFunction(kernel)));
+    };
+    define(
+        "sgd_rows_(Tensor(a!) self, Tensor(b!)? momentum_buffer, Tensor gradient, Tensor lr, "
+        "float momentum, bool nesterov) -> ()",
+        TORCH_FN(sgd));
+    define(
+        "adagrad_rows_(Tensor(a!) self, Tensor(b!) sum, Tensor gradient, Tensor step, "
+        "Tensor lr, float lr_decay, float eps) -> ()",
+        TORCH_FN(adagrad));
+    define(
+        "adam_rows_(Tensor(a!) self, Tensor(b!) exp_avg, Tensor(c!) exp_avg_sq, "
+        "Tensor gradient, Tensor step, Tensor lr, float beta1, float beta2, float eps, "
+        "float decoupled_weight_decay) -> ()",
+        TORCH_FN(adam));
+    define(
+        "rmsprop_rows_(Tensor(a!) self, Tensor(b!) square_avg, Tensor(c!)? momentum_buffer, "
+        "Tensor(d!)? grad_avg, Tensor gradient, Tensor lr, float alpha, float eps, "
+        "float momentum) -> ()",
+        TORCH_FN(rmsprop));
+    return made;
+  }();
+  (void)library;
+}
+
+void sgd_rows(const Tensor& parameter, const Tensor& momentum_buffer, const Tensor& gradient,
+              const Tensor& lr, double momentum, bool nesterov) {
+  call<Tensor, const std::optional<Tensor>&, const Tensor&, const Tensor&, double, bool>(
+      "trireme::sgd_rows_", parameter, optional(momentum_buffer), gradient, lr, momentum, nesterov);
+}
+
+void adagrad_rows(const Tensor& parameter, const Tensor& sum, const Tensor& gradient,
+                  const Tensor& step, const Tensor& lr, double lr_decay, double eps) {
+  call<Tensor, Tensor, const Tensor&, const Tensor&, const Tensor&, double, double>(
+      "trireme::adagrad_rows_", parameter, sum, gradient, step, lr, lr_decay, eps);
+}
+
+void adam_rows(const Tensor& parameter, const Tensor& exp_avg, const Tensor& exp_avg_sq,
+               const Tensor& gradient, const Tensor& step, const Tensor& lr, double beta1,
+               double beta2, double eps, double decoupled_weight_decay) {
+  call<Tensor, Tensor, Tensor, const Tensor&, const Tensor&, const Tensor&, double, double, double,
+       double>("trireme::adam_rows_", parameter, exp_avg, exp_avg_sq, gradient, step, lr, beta1,
+               beta2, eps, decoupled_weight_decay);
+}
+
+void rmsprop_rows(const Tensor& parameter, const Tensor& square_avg, const Tensor& momentum_buffer,
+                  const Tensor& grad_avg, const Tensor& gradient, const Tensor& lr, double alpha,
+                  double eps, double momentum) {
+  call<Tensor, Tensor, const std::optional<Tensor>&, const std::optional<Tensor>&, const Tensor&,
+       const Tensor&, double, double, double>("trireme::rmsprop_rows_", parameter, square_avg,
+                                              optional(momentum_buffer), optional(grad_avg),
+                                              gradient, lr, alpha, eps, momentum);
+}
+
+}  // namespace trireme::internal

@@ -1,0 +1,194 @@
+// The update rules: LibTorch's fused kernels where it has them.
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_addcdiv.h>
+#include <ATen/ops/_foreach_addcmul.h>
+#include <ATen/ops/_foreach_div.h>
+#include <ATen/ops/_foreach_lerp.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_sqrt.h>
+#include <ATen/ops/_foreach_sub.h>
+#include <ATen/ops/_fused_adagrad.h>
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+
+#include "trireme/base/error.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/optim/row_updates.h"
+#include "trireme/optim/update_rule.h"
+
+namespace trireme {
+namespace internal {
+namespace {
+
+using at::Tensor;
+using Tensors = std::vector<Tensor>;
+
+void require(bool holds, const std::string& message) {
+  if (!holds) throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+void no_decay_of_rows(double weight_decay) {
+  require(weight_decay == 0,
+          "weight decay with sparse gradients would have to touch every row; set weight_decay to 0 "
+          "for variables with sparse gradients");
+}
+
+class SgdRule final : public UpdateRule {
+ public:
+  explicit SgdRule(SgdOptions options) : options_(options) {
+    require(options.momentum > 0 || !options.nesterov, "Nesterov needs a momentum above 0");
+  }
+  std::string name() const override { return "sgd"; }
+  double lr() const override { return options_.lr; }
+  std::vector<Slot> slots() const override {
+    return options_.momentum == 0 ? std::vector<Slot>{} : std::vector<Slot>{{"momentum"}};
+  }
+  void update(const Tensors& parameters, const Tensors& gradients, const SlotTensors& slots,
+              const Tensor&, const Tensor& lr) const override {
+    // No dampening: then a buffer of zeros makes the first step like any other, and the kernel
+    // need not be told which step is the first.
+    at::_fused_sgd_(parameters, gradients, slots.empty() ? Tensors{} : slots[0],
+                    options_.weight_decay, options_.momentum, lr, /*dampening=*/0,
+                    options_.nesterov, /*maximize=*/false, /*is_first_step=*/false);
+  }
+  void update_rows(const Tensor& parameter, const Tensor& gradient, const Tensors& slots,
+                   const Tensor&, const Tensor& lr) const override {
+    no_decay_of_rows(options_.weight_decay);
+    sgd_rows(parameter, slots.empty() ? Tensor() : slots[0], gradient, lr, options_.momentum,
+             options_.nesterov);
+  }
+
+ private:
+  const SgdOptions options_;
+};
+
+class AdagradRule final : public UpdateRule {
+ public:
+  explicit AdagradRule(AdagradOptions options) : options_(options) {}
+  std::string name() const override { return "adagrad"; }
+  double lr() const override { return options_.lr; }
+  std::vector<Slot> slots() const override { return {{"sum", options_.initial_accumulator}}; }
+  void update(const Tensors& parameters, const Tensors& gradients, const SlotTensors& slots,
+              const Tensor& step, const Tensor& lr) const override {
+    at::_fused_adagrad_(parameters, gradients, slots[0], Tensors(parameters.size(), step), lr,
+                        options_.lr_decay, options_.weight_decay, options_.eps,
+                        /*maximize=*/false);
+  }
+  void update_rows(const Tensor& parameter, const Tensor& gradient, const Tensors& slots,
+                   const Tensor& step, const Tensor& lr) const override {
+    no_decay_of_rows(options_.weight_decay);
+    adagrad_rows(parameter, slots[0], gradient, step, lr, options_.lr_decay, options_.eps);
+  }
+
+ private:
+  const AdagradOptions options_;
+};
+
+// Adam and AdamW differ in the kernel and in what weight decay means for rows.
+template <typename Options>
+class AdamRule final : public UpdateRule {
+ public:
+  static constexpr bool kDecoupled = std::is_same_v<Options, AdamWOptions>;
+
+  explicit AdamRule(Options options) : options_(options) {}
+  std::string name() const override { return kDecoupled ? "adamw" : "adam"; }
+  double lr() const override { return options_.lr; }
+  std::vector<Slot> slots() const override {
+    std::vector<Slot> slots{{"exp_avg"}, {"exp_avg_sq"}};
+    if (options_.amsgrad) slots.push_back({"max_exp_avg_sq"});
+    return slots;
+  }
+  void update(const Tensors& parameters, const Tensors& gradients, const SlotTensors& slots,
+              const Tensor& step, const Tensor& lr) const override {
+    const Tensors largest = options_.amsgrad ? slots[2] : Tensors{};
+    const Tensors steps(parameters.size(), step);
+    if constexpr (kDecoupled) {
+      at::_fused_adamw_(parameters, gradients, slots[0], slots[1], largest, steps, lr,
+                        options_.beta1, options_.beta2, options_.weight_decay, options_.eps,
+                        options_.amsgrad, /*maximize=*/false);
+    } else {
+      at::_fused_adam_(parameters, gradients, slots[0], slots[1], largest, steps, lr,
+                       options_.beta1, options_.beta2, options_.weight_decay, options_.eps,
+                       options_.amsgrad, /*maximize=*/false);
+    }
+  }
+  void update_rows(const Tensor& parameter, const Tensor& gradient, const Tensors& slots,
+                   const Tensor& step, const Tensor& lr) const override {
+    if (!kDecoupled) no_decay_of_rows(options_.weight_decay);
+    require(!options_.amsgrad, "AMSGrad is not defined for sparse gradients");
+    adam_rows(parameter, slots[0], slots[1], gradient, step, lr, options_.beta1, options_.beta2,
+              options_.eps, kDecoupled ? options_.weight_decay : 0);
+  }
+
+ private:
+  const Options options_;
+};
+
+class RmsPropRule final : public UpdateRule {
+ public:
+  explicit RmsPropRule(RmsPropOptions options) : options_(options) {}
+  std::string name() const override { return "rmsprop"; }
+  double lr() const override { return options_.lr; }
+  std::vector<Slot> slots() const override {
+    std::vector<Slot> slots{{"square_avg"}};
+    if (options_.momentum > 0) slots.push_back({"momentum"});
+    if (options_.centered) slots.push_back({"grad_avg"});
+    return slots;
+  }
+  void update(const Tensors& parameters, const Tensors& gradients, const SlotTensors& slots,
+              const Tensor&, const Tensor& lr) const override {
+    Tensors gradient = gradients;
+    if (options_.weight_decay != 0) {
+      gradient = at::_foreach_add(gradients, parameters, options_.weight_decay);
+    }
+    const Tensors& square = slots[0];
+    at::_foreach_mul_(square, options_.alpha);
+    at::_foreach_addcmul_(square, gradient, gradient, 1 - options_.alpha);
+    Tensors denominator;
+    if (options_.centered) {
+      const Tensors& mean = slots.back();
+      at::_foreach_lerp_(mean, gradient, 1 - options_.alpha);
+      denominator = at::_foreach_sqrt(at::_foreach_addcmul(square, mean, mean, -1));
+    } else {
+      denominator = at::_foreach_sqrt(square);
+    }
+    at::_foreach_add_(denominator, options_.eps);
+    if (options_.momentum > 0) {
+      const Tensors& buffer = slots[1];
+      at::_foreach_mul_(buffer, options_.momentum);
+      at::_foreach_addcdiv_(buffer, gradient, denominator, 1);
+      at::_foreach_sub_(parameters, at::_foreach_mul(buffer, lr));
+    } else {
+      Tensors delta = at::_foreach_div(gradient, denominator);
+      at::_foreach_mul_(delta, lr);
+      at::_foreach_sub_(parameters, delta);
+    }
+  }
+  void update_rows(const Tensor& parameter, const Tensor& gradient, const Tensors& slots,
+                   const Tensor&, const Tensor& lr) const override {
+    no_decay_of_rows(options_.weight_decay);
+    rmsprop_rows(parameter, slots[0], options_.momentum > 0 ? slots[1] : Tensor(),
+                 options_.centered ? slots.back() : Tensor(), gradient, lr, options_.alpha,
+                 options_.eps, options_.momentum);
+  }
+
+ private:
+  const RmsPropOptions options_;
+};
+
+}  // namespace
+}  // namespace internal
+
+#define TRIREME_DEFINE(Name, Rule)                                                            \
+  Name::Name(Name##Options options) : Optimizer(std::make_shared<internal::Rule>(options)) {} \
+  Name::Name(const std::vector<Variable>& variables, Name##Options options)                   \
+      : Optimizer(std::make_shared<internal::Rule>(options), variables) {}
+TRIREME_DEFINE(Sgd, SgdRule)
+TRIREME_DEFINE(Adagrad, AdagradRule)
+TRIREME_DEFINE(Adam, AdamRule<AdamOptions>)
+TRIREME_DEFINE(AdamW, AdamRule<AdamWOptions>)
+TRIREME_DEFINE(RmsProp, RmsPropRule)
+#undef TRIREME_DEFINE
+
+}  // namespace trireme
