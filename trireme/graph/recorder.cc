@@ -74,9 +74,10 @@ Recorder::Recorder(const CaptureOptions& options)
       builder_(options.name),
       generator_(make_step_generator(options.seed, options.step)) {
   for (const auto& record : live_variables()) {
-    if (record->tensor.has_storage()) {
-      variable_storages_[record->tensor.storage().unsafeGetStorageImpl()] = record;
-    }
+    if (!record->tensor.has_storage()) continue;
+    const auto [found, added] =
+        variable_storages_.try_emplace(record->tensor.storage().unsafeGetStorageImpl(), record);
+    if (!added) sharing_.insert({found->second->name, record->name});
   }
   last_sequence_ = at::sequence_number::peek();
 }
@@ -431,6 +432,11 @@ Memory& Recorder::memory_of(const at::Tensor& tensor) {
 
 Memory& Recorder::adopt_variable(const std::shared_ptr<VariableRecord>& record) {
   const at::Tensor& live = record->tensor;
+  if (const auto other = sharing_.find(record->name); other != sharing_.end()) {
+    refuse(absl::StrCat("variables '", other->first, "' and '", other->second,
+                        "' share memory; make one of them a view that the function takes of the "
+                        "other"));
+  }
   VariableUse use{record,
                   scratch_copy(live),
                   {},

@@ -72,6 +72,7 @@ class Recorder {
   ValueTable table_;
   at::Generator generator_;
   std::unordered_map<const c10::StorageImpl*, std::shared_ptr<VariableRecord>> variable_storages_;
+  std::unordered_map<std::string, std::string> sharing_;  // variables in one storage
   std::vector<VariableUse> variables_;
   std::vector<ExternalTensor> externals_;
   std::vector<at::Tensor> inputs_;

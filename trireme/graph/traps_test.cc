@@ -504,6 +504,20 @@ std::vector<Program> state_programs() {
       return Tensors{count.read(), x * count.read()};
     });
   });
+  add(
+      "VariablesThatShareMemoryAreRefused",
+      [] {
+        auto net = std::make_shared<torch::nn::Module>();
+        Tensor flat = torch::ones({6});
+        net->register_buffer("a", flat.narrow(0, 0, 3));
+        net->register_buffer("b", flat.narrow(0, 3, 3));
+        track(net);
+        return Step([net](Tensor x, Tensor) {
+          net->buffers()[1].add_(x.sum(0));
+          return Tensors{x * net->buffers()[0], x * net->buffers()[1]};
+        });
+      },
+      "share memory");
   add("TiedWeights", [] {
     Variable w = weight("w", {3, 3});
     return Step([w](Tensor x, Tensor) {
