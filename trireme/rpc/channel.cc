@@ -42,7 +42,8 @@ std::shared_ptr<grpc::Channel> make_grpc_channel(const ChannelOptions& options) 
   arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, internal::kWindowBytes);
   arguments.SetMaxReceiveMessageSize(kMaxFrameBytes);
   arguments.SetMaxSendMessageSize(-1);
-  return grpc::CreateCustomChannel(options.address, options.credentials.for_channel(), arguments);
+  return grpc::CreateCustomChannel(options.address, options.credentials.for_channel(options.task),
+                                   arguments);
 }
 
 }  // namespace
@@ -62,7 +63,7 @@ struct Channel::State {
 Channel::Channel(ChannelOptions options) : state_(std::make_shared<State>()) {
   if (options.caller == 0) options.caller = process_incarnation();
   state_->target = {std::make_shared<grpc::GenericStub>(make_grpc_channel(options)), options.task,
-                    options.address, options.limits};
+                    options.address, options.limits, options.credentials.is_secure()};
   state_->options = std::move(options);
 }
 

@@ -39,6 +39,7 @@ void IncomingCall::on_accepted(bool ok) {
   }
   registered_ = &found->second;
   if (registered_->stats.calls != nullptr) registered_->stats.calls->add();
+  if (const absl::Status status = check_role(); !status.ok()) return finish(status);
   stream_.Read(&frame_, read_.start());
 }
 
@@ -61,6 +62,31 @@ void IncomingCall::serve() {
   const absl::Status status = try_call([&] { registered_->handler(std::move(call)); });
   // A handler that throws has dropped its call, which answered it; the reason is for the log.
   if (!status.ok()) log_error(server_.options.task, ": ", method(), " threw: ", describe(status));
+}
+
+// Before a byte of the request is read. Without certificates there are no roles, and the port is
+// reached by the trusted only (Credentials::check_bind).
+absl::Status IncomingCall::check_role() {
+  if (!server_.options.credentials.is_secure()) return absl::OkStatus();
+  peer_ = peer_of(*context_.auth_context());
+  if (peer_ && registered_->callers.contains(peer_->role)) return absl::OkStatus();
+  absl::Status refusal;
+  if (!peer_) {
+    refusal = make_status(ErrorCode::kUnauthenticated,
+                          absl::StrCat("refused ", method(), " to the peer at ", context_.peer(),
+                                       ": its certificate names no role; it needs one URI such as "
+                                       "trireme://worker/0"));
+  } else {
+    refusal =
+        make_status(ErrorCode::kPermissionDenied,
+                    absl::StrCat("refused ", method(), " to ", peer_->name, " at ", context_.peer(),
+                                 ": it is for ", registered_->callers.to_string(), " only"));
+  }
+  if (const auto suppressed = server_.refusals.admit()) {
+    log_warning(server_.options.task, ": ", std::string(refusal.message()),
+                *suppressed > 0 ? absl::StrCat(" (and ", *suppressed, " more refusals)") : "");
+  }
+  return refusal;
 }
 
 absl::Status IncomingCall::check_prefix() const {
@@ -171,6 +197,9 @@ uint64_t ServerCall::request_id() const {
 }
 uint64_t ServerCall::caller() const {
   return call_->prefix().sender;
+}
+const std::optional<Peer>& ServerCall::peer() const {
+  return call_->peer();
 }
 Time ServerCall::deadline() const {
   return call_->deadline();

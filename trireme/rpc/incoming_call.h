@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "trireme/base/gate.h"
 #include "trireme/base/mutex.h"
+#include "trireme/base/rate_limit.h"
 #include "trireme/rpc/grpc_bridge.h"
 #include "trireme/rpc/server.h"
 
@@ -23,6 +24,7 @@ struct MethodStats {
 };
 
 struct RegisteredMethod {
+  Roles callers;
   Handler handler;
   MethodStats stats;
 };
@@ -32,8 +34,9 @@ struct ServerContextOfCalls {
   RpcServerOptions options;
   absl::flat_hash_map<std::string, RegisteredMethod> methods;
   grpc::AsyncGenericService grpc_service;
-  Gate serving;  // calls that arrived and are not answered yet
-  Gate alive;    // IncomingCalls: until none is left, gRPC may still report on one
+  RateLimit refusals{10, std::chrono::seconds(10)};  // lines of the log about peers refused
+  Gate serving;                                      // calls that arrived and are not answered yet
+  Gate alive;  // IncomingCalls: until none is left, gRPC may still report on one
 };
 
 // The server's side of one call, from its arrival to the last byte of its answer:
@@ -52,6 +55,7 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall> {
   const std::string& method() const { return context_.method(); }
   Message& request() { return request_; }
   const Prefix& prefix() const { return reader_.prefix(); }
+  const std::optional<Peer>& peer() const { return peer_; }
   Time deadline() const { return from_timespec(context_.raw_deadline()); }
   std::stop_token stop_token();
   void respond(absl::StatusOr<Message> response);
@@ -66,6 +70,7 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall> {
   void serve();
   void finish(const absl::Status& status);
   void write_next();
+  absl::Status check_role();
   absl::Status check_prefix() const;
 
   ServerContextOfCalls& server_;
@@ -77,6 +82,7 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall> {
   std::shared_ptr<IncomingCall> self_done_;  // until gRPC says that the call is over
   Gate::Pass serving_;
   const RegisteredMethod* registered_ = nullptr;
+  std::optional<Peer> peer_;
   Time arrived_;
 
   grpc::ByteBuffer frame_;

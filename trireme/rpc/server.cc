@@ -30,12 +30,23 @@ class HelloService final : public Service {
       : task_(options.task), incarnation_(options.incarnation) {}
 
   std::vector<Method> methods() override {
-    return {make_method<HelloRequest, HelloResponse>(
-        kHelloMethod, [this](const HelloRequest& request) { return hello(request); })};
+    return {{kHelloMethod, Roles::all(), [this](ServerCall call) {
+               const auto request = parse_body<HelloRequest>(call.request());
+               if (!request.ok()) return call.respond(request.status());
+               const auto response = hello(*request, call.peer());
+               if (!response.ok()) return call.respond(response.status());
+               call.respond(make_message(*response));
+             }}};
   }
 
  private:
-  absl::StatusOr<HelloResponse> hello(const HelloRequest& request) const {
+  absl::StatusOr<HelloResponse> hello(const HelloRequest& request,
+                                      const std::optional<Peer>& peer) const {
+    if (peer && !request.task().empty() && request.task() != peer->name) {
+      return make_status(ErrorCode::kPermissionDenied,
+                         absl::StrCat("the caller says that it is ", request.task(),
+                                      ", but its certificate is that of ", peer->name));
+    }
     if (!request.expected_task().empty() && request.expected_task() != task_) {
       return make_status(
           ErrorCode::kFailedPrecondition,
@@ -92,10 +103,7 @@ class RpcServer::Impl {
       : services_(std::move(services)) {
     services_.push_back(std::make_unique<HelloService>(options));
     for (const auto& service : services_) {
-      for (Method& method : service->methods()) {
-        auto stats = stats_for(options.metrics, method.name);
-        shared_.methods[method.name] = {std::move(method.handler), stats};
-      }
+      for (Method& method : service->methods()) add(std::move(method), options.metrics);
     }
     shared_.options = std::move(options);
   }
@@ -104,6 +112,7 @@ class RpcServer::Impl {
 
   absl::Status start() {
     const RpcServerOptions& options = shared_.options;
+    TRIREME_RETURN_IF_ERROR(methods_status_);
     TRIREME_RETURN_IF_ERROR(
         with_origin(options.credentials.check_bind(options.address), {options.task, ""}));
     internal::route_grpc_log();
@@ -150,7 +159,27 @@ class RpcServer::Impl {
 
   const std::string& address() const { return address_; }
 
+  std::map<std::string, Roles> method_table() const {
+    std::map<std::string, Roles> table;
+    for (const auto& [name, method] : shared_.methods) table.emplace(name, method.callers);
+    return table;
+  }
+
  private:
+  void add(Method method, Metrics* metrics) {
+    const bool nobody = method.callers.empty();
+    const auto stats = stats_for(metrics, method.name);
+    const bool added =
+        shared_.methods
+            .emplace(method.name,
+                     internal::RegisteredMethod{method.callers, std::move(method.handler), stats})
+            .second;
+    if (added && !nobody) return;
+    methods_status_.Update(make_status(
+        ErrorCode::kInternal, absl::StrCat("a service offers ", method.name,
+                                           nobody ? " to no role" : ", which another one has")));
+  }
+
   static void run(grpc::ServerCompletionQueue* queue) {
     set_thread_name("trireme-rpc");
     void* tag = nullptr;
@@ -170,6 +199,7 @@ class RpcServer::Impl {
 
   std::vector<std::unique_ptr<Service>> services_;
   internal::ServerContextOfCalls shared_;
+  absl::Status methods_status_;
   std::string address_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
   std::unique_ptr<grpc::Server> server_;
@@ -189,6 +219,10 @@ RpcServer::~RpcServer() = default;
 
 const std::string& RpcServer::address() const {
   return impl_->address();
+}
+
+std::map<std::string, Roles> RpcServer::method_table() const {
+  return impl_->method_table();
 }
 
 void RpcServer::stop(Time deadline) {

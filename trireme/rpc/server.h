@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,6 +38,9 @@ class RpcServer {
 
   // The address that callers use, with the port that was taken.
   const std::string& address() const;
+
+  // Every method that it serves, by name, and who may call it.
+  std::map<std::string, Roles> method_table() const;
 
   // Takes no new calls, lets those under way end until the deadline, cancels the rest. Returns when
   // nothing runs any more. May be called again.

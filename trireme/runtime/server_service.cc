@@ -25,9 +25,10 @@ class ServerService final : public Service {
 
   std::vector<Method> methods() override {
     return {make_method<DescribeRequest, DescribeResponse>(
-                kDescribe, [this](const DescribeRequest&) { return describe(); }),
+                kDescribe, Roles::all(), [this](const DescribeRequest&) { return describe(); }),
             make_method<EndJobRequest, EndJobResponse>(
-                kEndJob, [this](const EndJobRequest& request) { return end_job(request); })};
+                kEndJob, {Role::kChief, Role::kClient},
+                [this](const EndJobRequest& request) { return end_job(request); })};
   }
 
  private:

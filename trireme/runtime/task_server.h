@@ -53,6 +53,7 @@ class TaskServer {
   ~TaskServer();  // stops at once
 
   const TaskContext& context() const { return *context_; }
+  const RpcServer& rpc() const { return *rpc_; }
 
   // Blocks until the job ends (if the server was told to exit then), stop is requested, or it was
   // stopped otherwise.
