@@ -18,6 +18,7 @@ Examples:
   trireme launch --workers 3 --ps 2 -- ./train       a whole cluster on this machine, for one program
   trireme server --job ps --task 0 --cluster c.json  one task, on the machine where it should run
   trireme status --cluster c.json                    who is up, since when, with which devices
+  trireme certs init certs --cluster c.json          certificates, so that only these tasks get in
 
 A cluster file names every task of every role once, and all processes share it:
   {"worker": ["a:2222", "b:2222"], "ps": ["a:2221"]}
@@ -44,6 +45,7 @@ int run(std::vector<std::string> words, Invocation invocation) {
                        absl::StrCat("trireme ", version(), " (protocol ", kProtocolVersion,
                                     ", LibTorch ", TORCH_VERSION, ")"));
   app.footer(kFooter);
+  add_certs_command(app, invocation);
   add_launch_command(app, invocation);
   add_server_command(app, invocation);
   add_status_command(app, invocation);
@@ -61,11 +63,12 @@ int run(std::vector<std::string> words, Invocation invocation) {
     return usage_error(app, absl::StrCat("'", unknown[0], "' was not expected"));
   }
   if (!unknown.empty()) {
-    return usage_error(
-        app, absl::StrCat("'", unknown[0], "' is no command; there are launch, server and status"));
+    return usage_error(app,
+                       absl::StrCat("'", unknown[0],
+                                    "' is no command; there are certs, launch, server and status"));
   }
   if (!invocation.run) {
-    return usage_error(app, "say what to do: launch, server or status");
+    return usage_error(app, "say what to do: certs, launch, server or status");
   }
   return invocation.run();
 }
