@@ -3,6 +3,7 @@
 #include <grpcpp/server_builder.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -22,6 +23,7 @@ namespace {
 // taken.
 constexpr int kAcceptsPerQueue = 32;
 constexpr auto kAskHolder = std::chrono::milliseconds(500);
+constexpr auto kLongestWatch = std::chrono::seconds(1);
 constexpr auto kComplainAfter = std::chrono::seconds(5);
 
 class HelloService final : public Service {
@@ -66,6 +68,10 @@ class HelloService final : public Service {
   const uint64_t incarnation_;
 };
 
+int milliseconds_of(Duration duration) {
+  return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
+}
+
 std::string host_of(const std::string& address) {
   return address.substr(0, address.rfind(':'));
 }
@@ -100,12 +106,11 @@ internal::MethodStats stats_for(Metrics* metrics, const std::string& method) {
 class RpcServer::Impl {
  public:
   Impl(RpcServerOptions options, std::vector<std::unique_ptr<Service>> services)
-      : services_(std::move(services)) {
-    services_.push_back(std::make_unique<HelloService>(options));
+      : services_(std::move(services)), shared_(std::move(options)) {
+    services_.push_back(std::make_unique<HelloService>(shared_.options));
     for (const auto& service : services_) {
-      for (Method& method : service->methods()) add(std::move(method), options.metrics);
+      for (Method& method : service->methods()) add(std::move(method), shared_.options.metrics);
     }
-    shared_.options = std::move(options);
   }
 
   ~Impl() { stop(std::chrono::steady_clock::now()); }
@@ -122,6 +127,12 @@ class RpcServer::Impl {
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    const ServerLimits& limits = options.limits;
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.connection_calls);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                               milliseconds_of(limits.handshake_time));
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, milliseconds_of(limits.ping_after));
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, milliseconds_of(limits.ping_timeout));
     builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, internal::kWindowBytes);
     builder.SetMaxReceiveMessageSize(kMaxFrameBytes);
@@ -135,8 +146,11 @@ class RpcServer::Impl {
     }
     address_ = absl::StrCat(host_of(options.address), ":", port);
     for (auto& queue : queues_) {
+      watches_.push_back(std::make_unique<internal::CallWatch>(
+          queue.get(), std::min<Duration>(limits.transfer_time / 4, kLongestWatch)));
       for (int i = 0; i < kAcceptsPerQueue; ++i)
-        internal::IncomingCall::accept(shared_, queue.get());
+        internal::IncomingCall::accept(shared_, watches_.back().get());
+      watches_.back()->begin();
       threads_.emplace_back([queue = queue.get()] { run(queue); });
     }
     return absl::OkStatus();
@@ -152,6 +166,7 @@ class RpcServer::Impl {
       log_warning(shared_.options.task, ": still waiting for ", shared_.serving.inside(),
                   " call(s) that were cancelled and do not end");
     }
+    for (auto& watch : watches_) watch->end();
     shut_down_queues();
     for (std::thread& thread : threads_) thread.join();
     server_.reset();
@@ -202,6 +217,7 @@ class RpcServer::Impl {
   absl::Status methods_status_;
   std::string address_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
+  std::vector<std::unique_ptr<internal::CallWatch>> watches_;
   std::unique_ptr<grpc::Server> server_;
   std::vector<std::thread> threads_;
   Mutex stop_mutex_;

@@ -11,6 +11,7 @@
 #include "trireme/observe/metrics.h"
 #include "trireme/rpc/credentials.h"
 #include "trireme/rpc/frame.h"
+#include "trireme/rpc/limits.h"
 #include "trireme/rpc/service.h"
 
 namespace trireme {
@@ -21,7 +22,7 @@ struct RpcServerOptions {
   uint64_t incarnation = 0;
   Credentials credentials = Credentials::loopback();
   int threads = default_rpc_threads();  // that take calls; handlers run on them
-  MessageLimits limits;
+  ServerLimits limits;
   Metrics* metrics = nullptr;  // must outlive the server; none: not counted
 };
 

@@ -41,6 +41,7 @@ struct TaskServerOptions {
   DeviceList devices;
   Credentials credentials = Credentials::loopback();
   std::string bind_host;       // empty: the host of the task's own address
+  ServerLimits limits;         // of what peers may make it hold
   bool exit_with_job = false;  // wait() returns when the chief ends the job
   std::vector<ServiceFactory> services;
 };
