@@ -30,7 +30,7 @@ class FetchService final : public Service {
  public:
   explicit FetchService(at::Tensor tensor) : tensor_(std::move(tensor)) {}
   std::vector<Method> methods() override {
-    return {{kFetch, Roles::all(), [this](ServerCall call) {
+    return {{kFetch, Roles::all(), Repeats::kHarmless, [this](ServerCall call) {
                call.respond(Message{"", {tensor_}});
              }}};
   }

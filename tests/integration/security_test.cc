@@ -1,5 +1,7 @@
 // Who gets in and who does not, with real processes of the trireme command.
 #include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -9,6 +11,7 @@
 #include "trireme/base/subprocess.h"
 #include "trireme/rpc/certificates.h"
 #include "trireme/rpc/channel.h"
+#include "trireme/rpc/grpc_bridge.h"
 #include "trireme/rpc/temporary_folder.h"
 #include "trireme/testing/process_cluster.h"
 
@@ -97,6 +100,63 @@ TEST_F(SecurityTest, AMethodIsForItsRolesOnly) {
   EXPECT_THAT(describe(status), HasSubstr("/job:worker/task:1"));
   expect_logged("/job:worker/task:0: refused /trireme.Server/EndJob to /job:worker/task:1 at");
   EXPECT_TRUE(end_job_as(issue("trireme://chief/0")).ok());
+}
+
+// A request as bytes, sent by whoever has credentials: what a Channel never does twice.
+absl::StatusOr<Prefix> send_end_job(const std::string& address, const Credentials& credentials,
+                                    const Prefix& prefix) {
+  grpc::GenericStub stub(
+      grpc::CreateChannel(address, credentials.for_channel(kWorker.to_string())));
+  auto writer = value_or_throw(MessageWriter::make(prefix, {}));
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + seconds(10));
+  grpc::CompletionQueue queue;
+  auto call = stub.PrepareUnaryCall(
+      &context, "/trireme.Server/EndJob",
+      internal::to_byte_buffer(writer.next_frame(writer.bytes_left())), &queue);
+  call->StartCall();
+  call->Finish(&response, &status, nullptr);
+  void* tag;
+  bool ok;
+  queue.Next(&tag, &ok);
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
+  if (!status.ok()) return internal::from_grpc(status);
+  MessageReader reader({});
+  TRIREME_RETURN_IF_ERROR(internal::read_frame(response, reader));
+  return reader.prefix();
+}
+
+TEST_F(SecurityTest, ARequestIsDoneOnceAndCannotBeReplayedByOthers) {
+  const std::string address = cluster_.spec().address(kWorker);
+  const Credentials chief = issue("trireme://chief/0");
+  const Prefix request = {.request_id = 41,
+                          .sender = 0xabc,
+                          .receiver = cluster_.describe(kWorker).incarnation,
+                          .one_frame = true};
+  const auto times_done = [&] {
+    const std::vector<std::string> lines = cluster_.logs(kWorker);
+    return std::count_if(lines.begin(), lines.end(), [](const std::string& line) {
+      return line.find("the job has ended") != line.npos;
+    });
+  };
+  EXPECT_EQ(value_or_throw(send_end_job(address, chief, request)).request_id, 41u);
+  // The same peer gets the first answer again, and nothing is done.
+  EXPECT_EQ(value_or_throw(send_end_job(address, chief, request)).request_id, 41u);
+  // Another peer that has the bytes gets nothing.
+  const absl::Status stolen =
+      send_end_job(address, issue("trireme://client/mallory"), request).status();
+  EXPECT_EQ(error_code(stolen), ErrorCode::kPermissionDenied);
+  expect_logged("which is /job:chief/task:0, was sent by client mallory");
+  expect_logged("the job has ended");
+  EXPECT_EQ(times_done(), 1);
+  // And another incarnation refuses it.
+  cluster_.restart(kWorker);
+  EXPECT_EQ(error_code(send_end_job(address, chief, request).status()),
+            ErrorCode::kIncarnationChanged);
 }
 
 TEST_F(SecurityTest, StatusNeedsAClientsCertificate) {

@@ -95,7 +95,31 @@ void IncomingCall::on_read(bool ok) {
   expect_none();
   shares_.clear();
   request_ = reader_.take();
-  serve();
+  if (registered_->repeats == Repeats::kHarmless) return serve();
+  if (const absl::Status refusal = serve_once(); !refusal.ok()) {
+    log_refusal(refusal);
+    finish(refusal);
+  }
+}
+
+absl::Status IncomingCall::serve_once() {
+  const Prefix& prefix = reader_.prefix();
+  if (prefix.receiver == 0) {
+    return make_status(ErrorCode::kFailedPrecondition,
+                       absl::StrCat(method(),
+                                    " is done once, so the call has to say which "
+                                    "incarnation it is meant for: say hello first"));
+  }
+  TRIREME_ASSIGN_OR_RETURN(
+      const AnswerCache::Found found,
+      server_.answers.begin(
+          prefix.sender, prefix.request_id, peer_ ? peer_->name : "",
+          [self = shared_from_this()](const AnswerCache::Answer& answer) { self->send(answer); }));
+  if (found == AnswerCache::Found::kNew) {
+    answers_repetitions_ = true;
+    serve();
+  }
+  return absl::OkStatus();
 }
 
 void IncomingCall::serve() {
@@ -123,11 +147,15 @@ absl::Status IncomingCall::check_role() {
                     absl::StrCat("refused ", method(), " to ", peer_->name, " at ", context_.peer(),
                                  ": it is for ", registered_->callers.to_string(), " only"));
   }
+  log_refusal(refusal);
+  return refusal;
+}
+
+void IncomingCall::log_refusal(const absl::Status& refusal) {
   if (const auto suppressed = server_.refusals.admit()) {
     log_warning(server_.options.task, ": ", std::string(refusal.message()),
                 *suppressed > 0 ? absl::StrCat(" (and ", *suppressed, " more refusals)") : "");
   }
-  return refusal;
 }
 
 absl::Status IncomingCall::check_prefix() const {
@@ -149,6 +177,13 @@ std::stop_token IncomingCall::stop_token() {
 }
 
 void IncomingCall::respond(absl::StatusOr<Message> response) {
+  if (answers_repetitions_) {
+    server_.answers.finish(reader_.prefix().sender, reader_.prefix().request_id, response);
+  }
+  send(std::move(response));
+}
+
+void IncomingCall::send(absl::StatusOr<Message> response) {
   if (!response.ok()) return finish(response.status());
   const Prefix& asked = reader_.prefix();
   auto writer = MessageWriter::make({.request_id = asked.request_id,

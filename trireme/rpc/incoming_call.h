@@ -11,6 +11,7 @@
 #include "trireme/base/gate.h"
 #include "trireme/base/mutex.h"
 #include "trireme/base/rate_limit.h"
+#include "trireme/rpc/answer_cache.h"
 #include "trireme/rpc/call_watch.h"
 #include "trireme/rpc/grpc_bridge.h"
 #include "trireme/rpc/receive_budget.h"
@@ -28,6 +29,7 @@ struct MethodStats {
 
 struct RegisteredMethod {
   Roles callers;
+  Repeats repeats;
   Handler handler;
   MethodStats stats;
 };
@@ -36,10 +38,12 @@ struct RegisteredMethod {
 struct ServerContextOfCalls {
   explicit ServerContextOfCalls(RpcServerOptions given)
       : options(std::move(given)),
-        receiving(options.limits.connection_receive_bytes, options.limits.receive_bytes) {}
+        receiving(options.limits.connection_receive_bytes, options.limits.receive_bytes),
+        answers(options.limits.remembered) {}
 
   const RpcServerOptions options;
   ReceiveBudget receiving;
+  AnswerCache answers;
   std::atomic<int> calls = 0;  // under way
   absl::flat_hash_map<std::string, RegisteredMethod> methods;
   grpc::AsyncGenericService grpc_service;
@@ -82,6 +86,8 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall>, private 
   void on_done(bool ok);
 
   void serve();
+  absl::Status serve_once();
+  void send(absl::StatusOr<Message> response);
   void finish(const absl::Status& status);
   void write_next();
   absl::Status admit(uint64_t bytes) override;
@@ -90,6 +96,7 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall>, private 
   void expect_none() { late_at_.store(Time::max(), std::memory_order_relaxed); }
 
   absl::Status check_role();
+  void log_refusal(const absl::Status& refusal);
   absl::Status check_prefix() const;
 
   ServerContextOfCalls& server_;
@@ -102,6 +109,7 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall>, private 
   Gate::Pass serving_;
   const RegisteredMethod* registered_ = nullptr;
   bool counted_ = false;
+  bool answers_repetitions_ = false;
   std::optional<Peer> peer_;
   Time arrived_;
   uint64_t received_ = 0;

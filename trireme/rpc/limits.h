@@ -10,6 +10,14 @@ namespace trireme {
 // A sane share of this machine's memory: half of it, at most 64 GiB.
 uint64_t default_receive_bytes();
 
+// How much a server remembers of what it answered to requests that may be done only once.
+struct AnswerLimits {
+  size_t answers = 1 << 17;
+  uint64_t bytes = 256 << 20;
+  Duration age = std::chrono::minutes(10);  // longer than any caller goes on retrying
+  size_t callers = 1 << 16;
+};
+
 // What peers may make a server hold, and how long. Checked before memory is taken.
 struct ServerLimits {
   // Of one message.
@@ -24,6 +32,8 @@ struct ServerLimits {
   // which they are refused.
   int connection_calls = 1024;
   int calls = 32768;
+
+  AnswerLimits remembered;
 
   // A connection that has not finished its handshake by then is closed.
   Duration handshake_time = std::chrono::seconds(20);

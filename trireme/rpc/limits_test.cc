@@ -31,14 +31,15 @@ constexpr int64_t kMiB = 1 << 20;
 class TestService final : public Service {
  public:
   std::vector<Method> methods() override {
-    return {{kEcho, Roles::all(), [](ServerCall call) { call.respond(std::move(call.request())); }},
-            {kHold, Roles::all(),
+    return {{kEcho, Roles::all(), Repeats::kHarmless,
+             [](ServerCall call) { call.respond(std::move(call.request())); }},
+            {kHold, Roles::all(), Repeats::kHarmless,
              [this](ServerCall call) {
                MutexLock lock(mutex_);
                held_.push_back(std::move(call));
                arrived_.notify_all();
              }},
-            {kBig, Roles::all(), [](ServerCall call) {
+            {kBig, Roles::all(), Repeats::kHarmless, [](ServerCall call) {
                call.respond(Message{"", {at::zeros({64 * kMiB}, at::kByte)}});
              }}};
   }

@@ -32,7 +32,7 @@ class HelloService final : public Service {
       : task_(options.task), incarnation_(options.incarnation) {}
 
   std::vector<Method> methods() override {
-    return {{kHelloMethod, Roles::all(), [this](ServerCall call) {
+    return {{kHelloMethod, Roles::all(), Repeats::kHarmless, [this](ServerCall call) {
                const auto request = parse_body<HelloRequest>(call.request());
                if (!request.ok()) return call.respond(request.status());
                const auto response = hello(*request, call.peer());
@@ -186,8 +186,8 @@ class RpcServer::Impl {
     const auto stats = stats_for(metrics, method.name);
     const bool added =
         shared_.methods
-            .emplace(method.name,
-                     internal::RegisteredMethod{method.callers, std::move(method.handler), stats})
+            .emplace(method.name, internal::RegisteredMethod{method.callers, method.repeats,
+                                                             std::move(method.handler), stats})
             .second;
     if (added && !nobody) return;
     methods_status_.Update(make_status(

@@ -26,7 +26,8 @@ class TestService final : public Service {
     const Handler answer = [](ServerCall call) {
       call.respond(Message{call.peer() ? call.peer()->name : "nobody", {}});
     };
-    return {{kForAll, Roles::all(), answer}, {kForChief, {Role::kChief}, answer}};
+    return {{kForAll, Roles::all(), Repeats::kHarmless, answer},
+            {kForChief, {Role::kChief}, Repeats::kHarmless, answer}};
   }
 };
 
