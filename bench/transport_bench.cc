@@ -30,8 +30,9 @@ class BenchService final : public Service {
  public:
   explicit BenchService(at::Tensor tensor) : tensor_(std::move(tensor)) {}
   std::vector<Method> methods() override {
-    return {{kEcho, [](ServerCall call) { call.respond(std::move(call.request())); }},
-            {kFetch, [this](ServerCall call) {
+    return {{kEcho, Roles::all(), Repeats::kHarmless,
+             [](ServerCall call) { call.respond(std::move(call.request())); }},
+            {kFetch, Roles::all(), Repeats::kHarmless, [this](ServerCall call) {
                call.respond(Message{"", {tensor_}});
              }}};
   }

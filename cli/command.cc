@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "trireme/base/clock.h"
+#include "trireme/base/status.h"
 #include "trireme/cluster/flags.h"
 #include "trireme/runtime/cluster_status.h"
 
@@ -41,6 +42,11 @@ Cluster resolve_cluster(const std::string& job, const std::string& task, const s
   std::vector<const char*> argv;
   for (const std::string& word : words) argv.push_back(word.c_str());
   return resolve(Flags(static_cast<int>(argv.size()), argv.data(), names));
+}
+
+Credentials client_credentials(const std::string& certs) {
+  if (certs.empty()) return Credentials::insecure();
+  return value_or_throw(Credentials::from_folder(certs, std::nullopt));
 }
 
 std::string short_device_names(const std::vector<std::string>& names) {

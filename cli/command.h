@@ -7,6 +7,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/cluster/resolver.h"
+#include "trireme/rpc/credentials.h"
 
 // What the commands share. A command declares its options and its help in one function, and sets
 // `run` when it is the one that was called.
@@ -20,6 +21,7 @@ struct Invocation {
 void add_server_command(CLI::App& app, Invocation& invocation);
 void add_status_command(CLI::App& app, Invocation& invocation);
 void add_graph_command(CLI::App& app, Invocation& invocation);
+void add_certs_command(CLI::App& app, Invocation& invocation);
 void add_launch_command(CLI::App& app, Invocation& invocation);
 
 inline constexpr int kRunTimeError = 1;
@@ -34,6 +36,9 @@ std::string text_of(const Error& error);
 
 // The cluster from flags, of which the empty ones were not given, and the environment.
 Cluster resolve_cluster(const std::string& job, const std::string& task, const std::string& file);
+
+// Those of a client in the folder of --certs; an empty one: none.
+Credentials client_credentials(const std::string& certs);
 
 // "cpu:0,cpu:1" of names in full: the task stands beside them already.
 std::string short_device_names(const std::vector<std::string>& names);

@@ -12,6 +12,7 @@
 #include "trireme/base/status.h"
 #include "trireme/base/subprocess.h"
 #include "trireme/cluster/device_spec.h"
+#include "trireme/rpc/certificates.h"
 
 namespace trireme {
 namespace {
@@ -37,7 +38,7 @@ constexpr int kMostTasks = 1000;
 
 struct Options {
   int workers = 1, ps = 0;
-  std::string devices, log_level = "info";
+  std::string devices, certs, log_level = "info";
   double timeout = 60;
   bool same_binary = false;
 };
@@ -80,6 +81,7 @@ std::vector<std::string> server_command(const Options& options,
   const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
   if (size > 0) command[0].assign(path, size);
   if (!options.devices.empty()) command.insert(command.end(), {"--devices", options.devices});
+  if (!options.certs.empty()) command.insert(command.end(), {"--certs", options.certs});
   return command;
 }
 
@@ -128,8 +130,12 @@ int launch(const Options& options, const std::vector<std::string>& program) {
   check(options, program);
   StopOnSignal signals;
   LaunchedCluster cluster(options.workers, options.ps);
+  if (!options.certs.empty()) {
+    throw_if_error(write_certificates(options.certs, cluster.spec()).status());
+  }
   cluster.start(server_command(options, program));
-  if (!cluster.wait_until_up(limit, signals.token())) return 128 + signals.signal();
+  if (!cluster.wait_until_up(limit, client_credentials(options.certs), signals.token()))
+    return 128 + signals.signal();
   const ExitStatus status = run_program(program, cluster.tf_config({"chief", 0}), signals);
   cluster.stop();
   if (status.signal != 0) say(absl::StrCat("the program was ", status.to_string()));
@@ -146,6 +152,10 @@ void add_launch_command(CLI::App& app, Invocation& invocation) {
   command->add_option("--ps", options->ps, "How many parameter servers")->capture_default_str();
   command->add_option("--devices", options->devices,
                       "Logical devices of each server, as cpu:2 or cpu:2,gpu:1");
+  command
+      ->add_option("--certs", options->certs,
+                   "Write certificates for the cluster into this folder, and use them")
+      ->type_name("DIR");
   command->add_flag("--same-binary", options->same_binary,
                     "Run the program in every role instead of `trireme server`");
   command->add_option("--timeout", options->timeout, "Seconds that the servers may take to start")

@@ -69,12 +69,14 @@ void LaunchedCluster::start(const std::vector<std::string>& command) {
   }
 }
 
-bool LaunchedCluster::wait_until_up(Duration limit, std::stop_token stop) {
+bool LaunchedCluster::wait_until_up(Duration limit, const Credentials& credentials,
+                                    std::stop_token stop) {
   std::stop_callback on_stop(stop, [this] { one_ended_.request_stop(); });
   const ClusterStatus status = describe_cluster(spec_, {.deadline = after(limit),
                                                         .wait = true,
                                                         .on_waiting = say_for_whom(spec_),
-                                                        .stop = one_ended_.get_token()});
+                                                        .stop = one_ended_.get_token(),
+                                                        .credentials = credentials});
   if (stop.stop_requested()) return false;
   std::optional<std::pair<TaskId, std::string>> failed;
   {

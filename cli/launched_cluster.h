@@ -10,6 +10,7 @@
 #include "trireme/base/mutex.h"
 #include "trireme/base/subprocess.h"
 #include "trireme/cluster/cluster_spec.h"
+#include "trireme/rpc/credentials.h"
 #include "trireme/rpc/port_reservation.h"
 
 namespace trireme {
@@ -29,7 +30,7 @@ class LaunchedCluster {
   void start(const std::vector<std::string>& command);
   // Returns when every task answers. Throws Error, naming the task and with its last lines, if one
   // ends before or does not answer in time; returns false if stop is requested meanwhile.
-  bool wait_until_up(Duration limit, std::stop_token stop);
+  bool wait_until_up(Duration limit, const Credentials& credentials, std::stop_token stop);
   // SIGTERM, then a bounded wait, then SIGKILL.
   void stop();
 

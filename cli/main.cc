@@ -20,6 +20,7 @@ Examples:
   trireme server --job ps --task 0 --cluster c.json  one task, on the machine where it should run
   trireme status --cluster c.json                    who is up, since when, with which devices
   trireme graph show step.graph                      the operators of a captured function
+  trireme certs init certs --cluster c.json          certificates, so that only these tasks get in
 
 A cluster file names every task of every role once, and all processes share it:
   {"worker": ["a:2222", "b:2222"], "ps": ["a:2221"]}
@@ -54,6 +55,7 @@ int run(std::vector<std::string> words, Invocation invocation) {
                        absl::StrCat("trireme ", version(), " (protocol ", kProtocolVersion,
                                     ", LibTorch ", TORCH_VERSION, ")"));
   app.footer(kFooter);
+  add_certs_command(app, invocation);
   add_launch_command(app, invocation);
   add_server_command(app, invocation);
   add_status_command(app, invocation);
@@ -72,15 +74,15 @@ int run(std::vector<std::string> words, Invocation invocation) {
   }
   const std::vector<std::string> unknown = app.remaining();
   if (!unknown.empty() && app.get_subcommands().empty()) {
-    return usage_error(app,
-                       absl::StrCat("'", unknown[0],
-                                    "' is no command; there are graph, launch, server and status"));
+    return usage_error(
+        app, absl::StrCat("'", unknown[0],
+                          "' is no command; there are certs, graph, launch, server and status"));
   }
   if (!unknown.empty()) {
     return usage_error(app, absl::StrCat("'", first_of(words, unknown), "' was not expected"));
   }
   if (!invocation.run) {
-    return usage_error(app, "say what to do: graph, launch, server or status");
+    return usage_error(app, "say what to do: certs, graph, launch, server or status");
   }
   return invocation.run();
 }

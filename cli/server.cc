@@ -25,11 +25,12 @@ the address that it has there, from which its role and number follow for everybo
 be started in any order. They stay for one job after another; --exit-with-job ends them with the
 first. SIGTERM or Ctrl-C lets calls under way end for up to ten seconds, then stops; exit code 0.
 
+With --certs every connection is TLS with certificates on both sides; `trireme certs init` makes them.
 Without certificates a server listens on loopback addresses only. --insecure lifts that: then every
 machine that reaches the port commands the server.)";
 
 struct Options {
-  std::string job, task, cluster, devices, bind, log_level = "info";
+  std::string job, task, cluster, devices, certs, bind, log_level = "info";
   int threads = 0;
   bool exit_with_job = false, insecure = false;
 };
@@ -69,6 +70,7 @@ int serve(const Options& options) {
                                                           "to LibTorch"));
   }
   ServerOptions server_options{.threads = options.threads,
+                               .certs = options.certs,
                                .insecure = options.insecure,
                                .bind_host = options.bind,
                                .exit_with_job = options.exit_with_job};
@@ -101,6 +103,10 @@ void add_server_command(CLI::App& app, Invocation& invocation) {
   command->add_flag("--exit-with-job", options->exit_with_job, "End when the chief ends the job");
   command->add_option("--bind", options->bind, "Listen on this host instead of the cluster's")
       ->type_name("HOST");
+  command
+      ->add_option("--certs", options->certs,
+                   "A folder with the task's certificates, or with those of all tasks")
+      ->type_name("DIR");
   command->add_flag("--insecure", options->insecure,
                     "Listen where other machines can reach it, without certificates");
   command->add_option("--log-level", options->log_level, "debug, info, warning, error or off")

@@ -30,7 +30,7 @@ Without --cluster and --target the cluster is that of TF_CONFIG, or of torchrun'
 variables. All tasks are asked at once. Exit code: 0 if every task answers, 1 if one does not.)";
 
 struct Options {
-  std::string cluster, target;
+  std::string cluster, target, certs;
   double timeout = 5;
   std::optional<double> wait;
   bool json = false;
@@ -56,7 +56,7 @@ std::vector<Row> ask_target(const Options& options, Time deadline) {
     throw Error(error.code(), absl::StrCat("--target: ", error.message()));
   }
   // Calls back, unlike hello(), so that it ends with the deadline however the server behaves.
-  Channel channel({.address = address, .credentials = Credentials::insecure()});
+  Channel channel({.address = address, .credentials = client_credentials(options.certs)});
   auto answer = std::make_shared<std::promise<absl::StatusOr<TaskDescription>>>();
   describe_task(channel,
                 CallOptions{.deadline = deadline, .wait_for_ready = options.wait.has_value()},
@@ -79,7 +79,8 @@ std::vector<Row> ask_cluster(const ClusterSpec& spec, const Options& options, Ti
                                     if (options.wait)
                                       say("waiting for " + list_tasks(spec, missing));
                                   },
-                              .stop = signals.token()});
+                              .stop = signals.token(),
+                              .credentials = client_credentials(options.certs)});
   std::vector<Row> rows;
   for (const auto& [task, answer] : status) {
     rows.push_back({task.to_string(), spec.address(task), task.job, answer});
@@ -197,6 +198,8 @@ void add_status_command(CLI::App& app, Invocation& invocation) {
       ->type_name("FILE");
   command->add_option("--target", options->target, "Ask only the server at this address")
       ->type_name("HOST:PORT");
+  command->add_option("--certs", options->certs, "A folder with a client's certificates")
+      ->type_name("DIR");
   command->add_flag("--json", options->json, "For programs: pids, hosts, counters, whole errors");
   command->add_option("--timeout", options->timeout, "Seconds until a silent task counts as down")
       ->capture_default_str();

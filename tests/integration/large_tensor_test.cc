@@ -30,7 +30,9 @@ class FetchService final : public Service {
  public:
   explicit FetchService(at::Tensor tensor) : tensor_(std::move(tensor)) {}
   std::vector<Method> methods() override {
-    return {{kFetch, [this](ServerCall call) { call.respond(Message{"", {tensor_}}); }}};
+    return {{kFetch, Roles::all(), Repeats::kHarmless, [this](ServerCall call) {
+               call.respond(Message{"", {tensor_}});
+             }}};
   }
 
  private:

@@ -113,7 +113,7 @@ const std::vector<Mistake>& mistakes() {
        .message = "'--devcies' was not expected; see `trireme server --help`"},
       {.name = "CommandThatIsNone",
        .arguments = {"serve"},
-       .message = "'serve' is no command; there are graph, launch, server and status; see "
+       .message = "'serve' is no command; there are certs, graph, launch, server and status; see "
                   "`trireme --help`"},
       {.name = "ClusterOfNobody",
        .arguments = {"launch", "--workers", "0", "--", "true"},

@@ -8,6 +8,7 @@
 #include "trireme/base/gate.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
+#include "trireme/base/rate_limit.h"
 #include "trireme/base/status.h"
 
 namespace trireme {
@@ -117,6 +118,24 @@ TEST(Logging, NamesTheLevelsThatExist) {
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "unknown log level 'loud'; use debug, info, warning, error or off");
   }
+}
+
+class SetClock final : public Clock {
+ public:
+  Time now() const override { return time; }
+  Time time = Time() + std::chrono::hours(1);
+};
+
+TEST(RateLimit, AdmitsAFewAndThenTellsHowManyItDidNot) {
+  SetClock clock;
+  RateLimit limit(2, seconds(10), clock);
+  EXPECT_EQ(limit.admit(), 0);
+  EXPECT_EQ(limit.admit(), 0);
+  EXPECT_EQ(limit.admit(), std::nullopt);
+  EXPECT_EQ(limit.admit(), std::nullopt);
+  clock.time += seconds(10);
+  EXPECT_EQ(limit.admit(), 2);
+  EXPECT_EQ(limit.admit(), 0);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <grpcpp/create_channel.h>
 #include <unistd.h>
 
+#include <future>
 #include <optional>
 #include <utility>
 
@@ -10,8 +11,11 @@
 #include "trireme/base/ids.h"
 #include "trireme/base/version.h"
 #include "trireme/rpc/completion_loop.h"
+#include "trireme/rpc/fault_injector.h"
+#include "trireme/rpc/faulty_call.h"
 #include "trireme/rpc/hello.pb.h"
 #include "trireme/rpc/outgoing_call.h"
+#include "trireme/rpc/retrying_call.h"
 
 namespace trireme {
 namespace {
@@ -42,12 +46,13 @@ std::shared_ptr<grpc::Channel> make_grpc_channel(const ChannelOptions& options) 
   arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, internal::kWindowBytes);
   arguments.SetMaxReceiveMessageSize(kMaxFrameBytes);
   arguments.SetMaxSendMessageSize(-1);
-  return grpc::CreateCustomChannel(options.address, options.credentials.for_channel(), arguments);
+  return grpc::CreateCustomChannel(options.address, options.credentials.for_channel(options.task),
+                                   arguments);
 }
 
 }  // namespace
 
-struct Channel::State {
+struct Channel::State : std::enable_shared_from_this<State> {
   ChannelOptions options;
   internal::Target target;
   std::atomic<uint64_t> incarnation = 0;
@@ -57,12 +62,15 @@ struct Channel::State {
             .sender = options.caller,
             .receiver = call.incarnation != 0 ? call.incarnation : incarnation.load()};
   }
+
+  void call_patiently(const std::string& method, Message request, const CallOptions& options,
+                      OnResponse on_response);
 };
 
 Channel::Channel(ChannelOptions options) : state_(std::make_shared<State>()) {
   if (options.caller == 0) options.caller = process_incarnation();
   state_->target = {std::make_shared<grpc::GenericStub>(make_grpc_channel(options)), options.task,
-                    options.address, options.limits};
+                    options.address, options.limits, options.credentials.is_secure()};
   state_->options = std::move(options);
 }
 
@@ -84,14 +92,49 @@ absl::StatusOr<Hello> Channel::hello(Time deadline, bool wait_for_ready) {
   return Hello{response.task(), response.incarnation(), response.release(), response.pid()};
 }
 
+// The way of calls that are retried or hurt. All attempts carry the same request id, by which the
+// server knows a repetition.
+void Channel::State::call_patiently(const std::string& method, Message request,
+                                    const CallOptions& options, OnResponse on_response) {
+  auto shared = std::make_shared<const Message>(std::move(request));
+  internal::Attempt attempt = [self = shared_from_this(), method, shared, options,
+                               prefix = prefix(options)](Time deadline, OnResponse done) {
+    internal::Send send = [=](std::stop_token cut, OnResponse then) {
+      CallOptions once = options;
+      once.deadline = deadline;
+      if (!once.stop.stop_possible()) once.stop = cut;
+      internal::OutgoingCall::start(self->target, method, prefix, *shared, once,
+                                    internal::CompletionLoop::next().queue(), std::move(then));
+    };
+    const auto& faults = self->options.faults;
+    const Fault fault = faults ? faults->decide(method, self->options.task) : Fault();
+    if (!faults) return send({}, std::move(done));
+    internal::send_with_fault(faults, fault, deadline, std::move(send), std::move(done));
+  };
+  if (options.retry) {
+    internal::call_with_retries(options, std::move(attempt), std::move(on_response));
+  } else {
+    attempt(options.deadline, std::move(on_response));
+  }
+}
+
 void Channel::call(const std::string& method, Message request, const CallOptions& options,
                    OnResponse on_response) {
+  if (options.retry || state_->options.faults) {
+    return state_->call_patiently(method, std::move(request), options, std::move(on_response));
+  }
   internal::OutgoingCall::start(state_->target, method, state_->prefix(options), std::move(request),
                                 options, internal::CompletionLoop::next().queue(),
                                 std::move(on_response));
 }
 
 Response Channel::call(const std::string& method, Message request, const CallOptions& options) {
+  if (options.retry || state_->options.faults) {
+    auto answer = std::make_shared<std::promise<Response>>();
+    call(method, std::move(request), options,
+         [answer](Response response) { answer->set_value(std::move(response)); });
+    return answer->get_future().get();  // it comes by the deadline
+  }
   grpc::CompletionQueue& queue = internal::CompletionLoop::of_this_thread();
   std::optional<Response> result;
   internal::OutgoingCall::start(state_->target, method, state_->prefix(options), std::move(request),

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 
@@ -13,8 +14,11 @@
 #include "trireme/rpc/credentials.h"
 #include "trireme/rpc/frame.h"
 #include "trireme/rpc/message.h"
+#include "trireme/rpc/retry.h"
 
 namespace trireme {
+
+class FaultInjector;  // rpc/fault_injector.h
 
 inline constexpr char kHelloMethod[] = "/trireme.Hello/Hello";
 
@@ -25,6 +29,8 @@ struct ChannelOptions {
   std::string caller_task;
   Credentials credentials = Credentials::loopback();
   MessageLimits limits;
+  // What its calls suffer; none: nothing.
+  std::shared_ptr<FaultInjector> faults = nullptr;
 };
 
 struct CallOptions {
@@ -37,6 +43,8 @@ struct CallOptions {
   // Wait until the deadline for a peer that is not up yet, instead of failing at once.
   bool wait_for_ready = false;
   std::stop_token stop = {};
+  // Repeats the call until the deadline when it may have been lost; none: it fails at once.
+  std::optional<RetryPolicy> retry = std::nullopt;
 };
 
 // Who is at the other end.

@@ -96,8 +96,10 @@ std::vector<Piece> MessageWriter::next_frame(size_t max_bytes) {
   return frame;
 }
 
-MessageReader::MessageReader(const MessageLimits& limits)
-    : limits_(limits), tensors_(limits.tensors) {}
+MessageReader::MessageReader(const MessageLimits& limits, Admission* admission)
+    : limits_(limits),
+      admission_(admission),
+      tensors_(limits.tensors, BufferPool::shared(), admission) {}
 
 absl::Status MessageReader::read(const uint8_t* data, size_t size) {
   size_t used = 0;
@@ -138,6 +140,9 @@ absl::Status MessageReader::parse_prefix() {
                                     " bytes exceeds the limit of ", limits_.max_body_bytes));
   }
   if (raw.flags & ~(kHasTensors | kOneFrame)) return malformed("reserved bits are set");
+  if (admission_ != nullptr && raw.body_size > Admission::kAskFrom) {
+    TRIREME_RETURN_IF_ERROR(admission_->admit(raw.body_size));
+  }
   prefix_ = {.request_id = raw.request_id,
              .sender = raw.sender,
              .receiver = raw.receiver,

@@ -78,7 +78,7 @@ class MessageWriter {
 // Puts a message together from its bytes as they arrive. Not thread-safe.
 class MessageReader {
  public:
-  explicit MessageReader(const MessageLimits& limits);
+  explicit MessageReader(const MessageLimits& limits, Admission* admission = nullptr);
 
   absl::Status read(const uint8_t* data, size_t size);
 
@@ -94,6 +94,7 @@ class MessageReader {
   void after_body();
 
   const MessageLimits limits_;
+  Admission* const admission_;
   State state_ = State::kPrefix;
   std::string prefix_bytes_;
   Prefix prefix_;

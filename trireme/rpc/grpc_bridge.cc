@@ -10,6 +10,7 @@
 #endif
 
 #include "trireme/base/logging.h"
+#include "trireme/base/rate_limit.h"
 
 namespace trireme::internal {
 
@@ -97,6 +98,12 @@ void route_grpc_log() {
   static const bool routed = [] {
     gpr_set_log_function([](gpr_log_func_args* line) {
       if (line->severity != GPR_LOG_SEVERITY_ERROR) return;
+      // A peer that never became one: only gRPC knows why, and whoever runs the server should.
+      static RateLimit* handshakes = new RateLimit(5, std::chrono::seconds(10));
+      if (std::strncmp(line->message, "Handshake failed", 16) == 0 && handshakes->admit()) {
+        log_warning("a TLS connection was refused: ", line->message);
+        return;
+      }
       // A failed assertion ends the process; its line is the only trace.
       const bool fatal = std::strncmp(line->message, "assertion failed", 16) == 0;
       log(fatal ? LogLevel::kError : LogLevel::kDebug, "gRPC: ", line->file, ":", line->line, ": ",

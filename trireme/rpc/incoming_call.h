@@ -2,6 +2,7 @@
 
 #include <grpcpp/generic/async_generic_service.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,7 +10,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "trireme/base/gate.h"
 #include "trireme/base/mutex.h"
+#include "trireme/base/rate_limit.h"
+#include "trireme/rpc/answer_cache.h"
+#include "trireme/rpc/call_watch.h"
 #include "trireme/rpc/grpc_bridge.h"
+#include "trireme/rpc/receive_budget.h"
 #include "trireme/rpc/server.h"
 
 namespace trireme::internal {
@@ -23,17 +28,28 @@ struct MethodStats {
 };
 
 struct RegisteredMethod {
+  Roles callers;
+  Repeats repeats;
   Handler handler;
   MethodStats stats;
 };
 
 // What all calls of a server share.
 struct ServerContextOfCalls {
-  RpcServerOptions options;
+  explicit ServerContextOfCalls(RpcServerOptions given)
+      : options(std::move(given)),
+        receiving(options.limits.connection_receive_bytes, options.limits.receive_bytes),
+        answers(options.limits.remembered) {}
+
+  const RpcServerOptions options;
+  ReceiveBudget receiving;
+  AnswerCache answers;
+  std::atomic<int> calls = 0;  // under way
   absl::flat_hash_map<std::string, RegisteredMethod> methods;
   grpc::AsyncGenericService grpc_service;
-  Gate serving;  // calls that arrived and are not answered yet
-  Gate alive;    // IncomingCalls: until none is left, gRPC may still report on one
+  RateLimit refusals{10, std::chrono::seconds(10)};  // lines of the log about peers refused
+  Gate serving;                                      // calls that arrived and are not answered yet
+  Gate alive;  // IncomingCalls: until none is left, gRPC may still report on one
 };
 
 // The server's side of one call, from its arrival to the last byte of its answer:
@@ -42,21 +58,27 @@ struct ServerContextOfCalls {
 //
 // Events of one call come one at a time, on the thread of its queue; only respond() and the stop
 // token are touched by others. It lives until gRPC has no event of it left and nobody holds it.
-class IncomingCall : public std::enable_shared_from_this<IncomingCall> {
+class IncomingCall : public std::enable_shared_from_this<IncomingCall>, private Admission {
  public:
   // Waits for the next call on this queue, serves it, and waits for another one.
-  static void accept(ServerContextOfCalls& server, grpc::ServerCompletionQueue* queue);
+  static void accept(ServerContextOfCalls& server, CallWatch* watch);
 
-  IncomingCall(ServerContextOfCalls& server, Gate::Pass alive, grpc::ServerCompletionQueue* queue);
+  IncomingCall(ServerContextOfCalls& server, Gate::Pass alive, CallWatch* watch);
 
   const std::string& method() const { return context_.method(); }
   Message& request() { return request_; }
   const Prefix& prefix() const { return reader_.prefix(); }
+  const std::optional<Peer>& peer() const { return peer_; }
   Time deadline() const { return from_timespec(context_.raw_deadline()); }
   std::stop_token stop_token();
   void respond(absl::StatusOr<Message> response);
 
+  // Cancels the call when its caller has sent or taken too little for too long.
+  void let_go_if_late(Time now);
+
  private:
+  friend class CallWatch;
+
   void on_accepted(bool ok);
   void on_read(bool ok);
   void on_written(bool ok);
@@ -64,25 +86,45 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall> {
   void on_done(bool ok);
 
   void serve();
+  absl::Status serve_once();
+  void send(absl::StatusOr<Message> response);
   void finish(const absl::Status& status);
   void write_next();
+  absl::Status admit(uint64_t bytes) override;
+  // The caller has the next move, and until when it has to be made.
+  void expect_progress(Time since, uint64_t bytes);
+  void expect_none() { late_at_.store(Time::max(), std::memory_order_relaxed); }
+
+  absl::Status check_role();
+  void log_refusal(const absl::Status& refusal);
   absl::Status check_prefix() const;
 
   ServerContextOfCalls& server_;
   const Gate::Pass alive_;  // the first member, so that it is left last
-  grpc::ServerCompletionQueue* const queue_;
+  CallWatch* const watch_;
   grpc::GenericServerContext context_;
   grpc::GenericServerAsyncReaderWriter stream_{&context_};
   std::shared_ptr<IncomingCall> self_;       // until the answer is out
   std::shared_ptr<IncomingCall> self_done_;  // until gRPC says that the call is over
   Gate::Pass serving_;
   const RegisteredMethod* registered_ = nullptr;
+  bool counted_ = false;
+  bool answers_repetitions_ = false;
+  std::optional<Peer> peer_;
   Time arrived_;
+  uint64_t received_ = 0;
+  std::vector<ReceiveBudget::Share> shares_;  // until the request is whole
 
   grpc::ByteBuffer frame_;
   MessageReader reader_;
   Message request_;
   std::optional<MessageWriter> writer_;
+  Time answered_;
+  uint64_t sent_ = 0;
+
+  std::atomic<Time> late_at_ = Time::max();
+  IncomingCall* next_ = nullptr;  // of the watch
+  IncomingCall* previous_ = nullptr;
 
   Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;

@@ -145,7 +145,10 @@ absl::Status OutgoingCall::outcome() const {
       return make_status(
           ErrorCode::kTaskUnreachable,
           absl::StrCat("cannot reach ", peer, " for ", method_, " (", grpc_status_.error_message(),
-                       "); is the task running? `trireme status` shows"),
+                       "); is the task running? `trireme status` shows",
+                       target_.secure ? ". It may also have refused this side's certificate, which "
+                                        "its log tells"
+                                      : ""),
           origin);
     default:
       return make_status(static_cast<ErrorCode>(grpc_status_.error_code()),

@@ -19,6 +19,7 @@ struct Target {
   std::string task;
   std::string address;
   MessageLimits limits;
+  bool secure = false;
 };
 
 // The client's side of one call. It owns itself from start() to its callback.

@@ -46,7 +46,7 @@ std::unique_ptr<RpcServer> start_server(std::vector<Method> methods,
   return value_or_throw(RpcServer::start(std::move(options), std::move(services)));
 }
 
-const Method kEcho = {"/test.Test/Echo",
+const Method kEcho = {"/test.Test/Echo", Roles::all(), Repeats::kHarmless,
                       [](ServerCall call) { call.respond(std::move(call.request())); }};
 
 CallOptions within(Duration timeout) {
@@ -103,9 +103,10 @@ TEST(Rpc, BodyMaySpanFrames) {
 }
 
 TEST(Rpc, SmallCallWithALargeAnswerSaysSo) {
-  auto server = start_server({{"/test.Test/Big", [](ServerCall call) {
-                                 call.respond(Message{"", {at::zeros({8 << 20}, at::kByte)}});
-                               }}});
+  auto server =
+      start_server({{"/test.Test/Big", Roles::all(), Repeats::kHarmless, [](ServerCall call) {
+                       call.respond(Message{"", {at::zeros({8 << 20}, at::kByte)}});
+                     }}});
   Channel channel({.address = server->address(), .task = kTask});
   const absl::Status status = channel.call("/test.Test/Big", {}, within(seconds(10))).status();
   EXPECT_EQ(error_code(status), ErrorCode::kResourceExhausted);
@@ -130,7 +131,7 @@ TEST(Rpc, AsynchronousCallsComeBackOnce) {
 
 TEST(Rpc, ErrorsKeepTheirCodeAndOrigin) {
   auto server = start_server(
-      {{"/test.Test/Fail", [](ServerCall call) {
+      {{"/test.Test/Fail", Roles::all(), Repeats::kHarmless, [](ServerCall call) {
           call.respond(make_status(ErrorCode::kNotFound, "no such thing", {"", "variable 'w'"}));
         }}});
   Channel channel({.address = server->address(), .task = kTask});
@@ -149,8 +150,9 @@ TEST(Rpc, UnknownMethodIsNamed) {
 
 TEST(Rpc, DroppedAndThrowingHandlersAnswer) {
   auto server =
-      start_server({{"/test.Test/Drop", [](ServerCall) {}},
-                    {"/test.Test/Throw", [](ServerCall) { throw std::runtime_error("boom"); }}});
+      start_server({{"/test.Test/Drop", Roles::all(), Repeats::kHarmless, [](ServerCall) {}},
+                    {"/test.Test/Throw", Roles::all(), Repeats::kHarmless,
+                     [](ServerCall) { throw std::runtime_error("boom"); }}});
   Channel channel({.address = server->address(), .task = kTask});
   for (const char* method : {"/test.Test/Drop", "/test.Test/Throw"}) {
     const absl::Status status = channel.call(method, {}, within(seconds(10))).status();
@@ -174,7 +176,7 @@ TEST(Rpc, UnreachableTaskIsNamedWithItsAddress) {
 // Holds calls until told to let them go, and tells what became of their stop tokens.
 struct Holder {
   Method method() {
-    return {"/test.Test/Hold", [this](ServerCall call) {
+    return {"/test.Test/Hold", Roles::all(), Repeats::kHarmless, [this](ServerCall call) {
               std::stop_token stop = call.stop_token();
               on_stop.emplace(stop, std::function<void()>([this] { stopped.set_value(); }));
               held.emplace(std::move(call));
@@ -327,11 +329,11 @@ TEST(Rpc, StopCancelsWhatDoesNotEnd) {
 
 TEST(Rpc, AnswersMayComeFromAnotherThread) {
   ThreadPool pool("test", 2);
-  auto server = start_server({{"/test.Test/Later", [&pool](ServerCall call) {
-                                 pool.submit([call = std::move(call)]() mutable {
-                                   call.respond(std::move(call.request()));
-                                 });
-                               }}});
+  auto server = start_server(
+      {{"/test.Test/Later", Roles::all(), Repeats::kHarmless, [&pool](ServerCall call) {
+          pool.submit(
+              [call = std::move(call)]() mutable { call.respond(std::move(call.request())); });
+        }}});
   Channel channel({.address = server->address(), .task = kTask});
   std::vector<std::thread> threads;
   std::atomic<int> right = 0;

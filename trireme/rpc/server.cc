@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <thread>
@@ -26,6 +27,7 @@ namespace {
 // taken.
 constexpr int kAcceptsPerQueue = 32;
 constexpr auto kAskHolder = std::chrono::milliseconds(500);
+constexpr auto kLongestWatch = std::chrono::seconds(1);
 constexpr auto kComplainAfter = std::chrono::seconds(5);
 
 class HelloService final : public Service {
@@ -34,12 +36,23 @@ class HelloService final : public Service {
       : task_(options.task), incarnation_(options.incarnation) {}
 
   std::vector<Method> methods() override {
-    return {make_method<HelloRequest, HelloResponse>(
-        kHelloMethod, [this](const HelloRequest& request) { return hello(request); })};
+    return {{kHelloMethod, Roles::all(), Repeats::kHarmless, [this](ServerCall call) {
+               const auto request = parse_body<HelloRequest>(call.request());
+               if (!request.ok()) return call.respond(request.status());
+               const auto response = hello(*request, call.peer());
+               if (!response.ok()) return call.respond(response.status());
+               call.respond(make_message(*response));
+             }}};
   }
 
  private:
-  absl::StatusOr<HelloResponse> hello(const HelloRequest& request) const {
+  absl::StatusOr<HelloResponse> hello(const HelloRequest& request,
+                                      const std::optional<Peer>& peer) const {
+    if (peer && !request.task().empty() && request.task() != peer->name) {
+      return make_status(ErrorCode::kPermissionDenied,
+                         absl::StrCat("the caller says that it is ", request.task(),
+                                      ", but its certificate is that of ", peer->name));
+    }
     if (!request.expected_task().empty() && request.expected_task() != task_) {
       return make_status(
           ErrorCode::kFailedPrecondition,
@@ -58,6 +71,10 @@ class HelloService final : public Service {
   const std::string task_;
   const uint64_t incarnation_;
 };
+
+int milliseconds_of(Duration duration) {
+  return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
+}
 
 std::string host_of(const std::string& address) {
   return address.substr(0, address.rfind(':'));
@@ -122,21 +139,18 @@ internal::MethodStats stats_for(Metrics* metrics, const std::string& method) {
 class RpcServer::Impl {
  public:
   Impl(RpcServerOptions options, std::vector<std::unique_ptr<Service>> services)
-      : services_(std::move(services)) {
-    services_.push_back(std::make_unique<HelloService>(options));
+      : services_(std::move(services)), shared_(std::move(options)) {
+    services_.push_back(std::make_unique<HelloService>(shared_.options));
     for (const auto& service : services_) {
-      for (Method& method : service->methods()) {
-        auto stats = stats_for(options.metrics, method.name);
-        shared_.methods[method.name] = {std::move(method.handler), stats};
-      }
+      for (Method& method : service->methods()) add(std::move(method), shared_.options.metrics);
     }
-    shared_.options = std::move(options);
   }
 
   ~Impl() { stop(std::chrono::steady_clock::now()); }
 
   absl::Status start() {
     const RpcServerOptions& options = shared_.options;
+    TRIREME_RETURN_IF_ERROR(methods_status_);
     TRIREME_RETURN_IF_ERROR(
         with_origin(options.credentials.check_bind(options.address), {options.task, ""}));
     internal::route_grpc_log();
@@ -146,6 +160,12 @@ class RpcServer::Impl {
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    const ServerLimits& limits = options.limits;
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.connection_calls);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                               milliseconds_of(limits.handshake_time));
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, milliseconds_of(limits.ping_after));
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, milliseconds_of(limits.ping_timeout));
     builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, internal::kWindowBytes);
     builder.SetMaxReceiveMessageSize(kMaxFrameBytes);
@@ -159,8 +179,11 @@ class RpcServer::Impl {
     }
     address_ = absl::StrCat(host_of(options.address), ":", port);
     for (auto& queue : queues_) {
+      watches_.push_back(std::make_unique<internal::CallWatch>(
+          queue.get(), std::min<Duration>(limits.transfer_time / 4, kLongestWatch)));
       for (int i = 0; i < kAcceptsPerQueue; ++i)
-        internal::IncomingCall::accept(shared_, queue.get());
+        internal::IncomingCall::accept(shared_, watches_.back().get());
+      watches_.back()->begin();
       threads_.emplace_back([queue = queue.get()] { run(queue); });
     }
     return absl::OkStatus();
@@ -176,6 +199,7 @@ class RpcServer::Impl {
       log_warning(shared_.options.task, ": still waiting for ", shared_.serving.inside(),
                   " call(s) that were cancelled and do not end");
     }
+    for (auto& watch : watches_) watch->end();
     shut_down_queues();
     for (std::thread& thread : threads_) thread.join();
     server_.reset();
@@ -183,7 +207,27 @@ class RpcServer::Impl {
 
   const std::string& address() const { return address_; }
 
+  std::map<std::string, Roles> method_table() const {
+    std::map<std::string, Roles> table;
+    for (const auto& [name, method] : shared_.methods) table.emplace(name, method.callers);
+    return table;
+  }
+
  private:
+  void add(Method method, Metrics* metrics) {
+    const bool nobody = method.callers.empty();
+    const auto stats = stats_for(metrics, method.name);
+    const bool added =
+        shared_.methods
+            .emplace(method.name, internal::RegisteredMethod{method.callers, method.repeats,
+                                                             std::move(method.handler), stats})
+            .second;
+    if (added && !nobody) return;
+    methods_status_.Update(make_status(
+        ErrorCode::kInternal, absl::StrCat("a service offers ", method.name,
+                                           nobody ? " to no role" : ", which another one has")));
+  }
+
   static void run(grpc::ServerCompletionQueue* queue) {
     set_thread_name("trireme-rpc");
     void* tag = nullptr;
@@ -203,8 +247,10 @@ class RpcServer::Impl {
 
   std::vector<std::unique_ptr<Service>> services_;
   internal::ServerContextOfCalls shared_;
+  absl::Status methods_status_;
   std::string address_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
+  std::vector<std::unique_ptr<internal::CallWatch>> watches_;
   std::unique_ptr<grpc::Server> server_;
   std::vector<std::thread> threads_;
   Mutex stop_mutex_;
@@ -222,6 +268,10 @@ RpcServer::~RpcServer() = default;
 
 const std::string& RpcServer::address() const {
   return impl_->address();
+}
+
+std::map<std::string, Roles> RpcServer::method_table() const {
+  return impl_->method_table();
 }
 
 void RpcServer::stop(Time deadline) {

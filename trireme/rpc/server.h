@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "trireme/observe/metrics.h"
 #include "trireme/rpc/credentials.h"
 #include "trireme/rpc/frame.h"
+#include "trireme/rpc/limits.h"
 #include "trireme/rpc/service.h"
 
 namespace trireme {
@@ -20,7 +22,7 @@ struct RpcServerOptions {
   uint64_t incarnation = 0;
   Credentials credentials = Credentials::loopback();
   int threads = default_rpc_threads();  // that take calls; handlers run on them
-  MessageLimits limits;
+  ServerLimits limits;
   Metrics* metrics = nullptr;  // must outlive the server; none: not counted
 };
 
@@ -37,6 +39,9 @@ class RpcServer {
 
   // The address that callers use, with the port that was taken.
   const std::string& address() const;
+
+  // Every method that it serves, by name, and who may call it.
+  std::map<std::string, Roles> method_table() const;
 
   // Takes no new calls, lets those under way end until the deadline, cancels the rest. Returns when
   // nothing runs any more. May be called again.

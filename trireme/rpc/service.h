@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "trireme/base/clock.h"
 #include "trireme/rpc/message.h"
+#include "trireme/rpc/peer.h"
 
 namespace trireme {
 
@@ -32,6 +34,8 @@ class ServerCall {
   // (caller, request id) names a request uniquely, and a repetition of it equally.
   uint64_t request_id() const;
   uint64_t caller() const;
+  // Who calls, by its certificate; nobody when there are none.
+  const std::optional<Peer>& peer() const;
   Time deadline() const;
   // Stops when the caller cancels, gives up at its deadline or is gone.
   std::stop_token stop_token() const;
@@ -47,8 +51,22 @@ class ServerCall {
 // executor and answers from there.
 using Handler = std::function<void(ServerCall)>;
 
+// What it means that a request arrives again, as it does when its answer was lost.
+enum class Repeats {
+  // To do it again does no harm and gives an answer as good as the first.
+  kHarmless = 1,
+  // It is done once: the server keeps the answer and gives it again. The answer's tensors must not
+  // be changed later. A handler answers CANCELLED only if it did nothing. Calls have to be meant
+  // for an incarnation: after Channel::hello.
+  kAnsweredOnce = 2,
+};
+
+// Whoever adds a method has to say who may call it and what a repetition does: there are no
+// defaults, and together the methods are the one table of roles (docs/security.md).
 struct Method {
   std::string name;  // "/trireme.Service/Method"
+  Roles callers;     // all others are refused, if there are certificates that tell roles
+  Repeats repeats;
   Handler handler;
 };
 
@@ -61,8 +79,9 @@ class Service {
 
 // A method that takes and returns protobufs, without tensors, and is quick.
 template <typename Request, typename Response>
-Method make_method(std::string name, std::function<absl::StatusOr<Response>(const Request&)> body) {
-  return {std::move(name), [body = std::move(body)](ServerCall call) {
+Method make_method(std::string name, Roles callers, Repeats repeats,
+                   std::function<absl::StatusOr<Response>(const Request&)> body) {
+  return {std::move(name), callers, repeats, [body = std::move(body)](ServerCall call) {
             auto request = parse_body<Request>(call.request());
             if (!request.ok()) return call.respond(request.status());
             absl::StatusOr<Response> response = body(*request);

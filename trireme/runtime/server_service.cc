@@ -25,9 +25,11 @@ class ServerService final : public Service {
 
   std::vector<Method> methods() override {
     return {make_method<DescribeRequest, DescribeResponse>(
-                kDescribe, [this](const DescribeRequest&) { return describe(); }),
+                kDescribe, Roles::all(), Repeats::kHarmless,
+                [this](const DescribeRequest&) { return describe(); }),
             make_method<EndJobRequest, EndJobResponse>(
-                kEndJob, [this](const EndJobRequest& request) { return end_job(request); })};
+                kEndJob, {Role::kChief, Role::kClient}, Repeats::kAnsweredOnce,
+                [this](const EndJobRequest& request) { return end_job(request); })};
   }
 
  private:
@@ -88,6 +90,7 @@ void describe_task(Channel& channel, const CallOptions& options,
 }
 
 absl::StatusOr<bool> end_job(Channel& channel, const std::string& reason, Time deadline) {
+  if (channel.incarnation() == 0) TRIREME_RETURN_IF_ERROR(channel.hello(deadline).status());
   EndJobRequest request;
   request.set_reason(reason);
   TRIREME_ASSIGN_OR_RETURN(const Message answer,

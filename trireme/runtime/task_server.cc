@@ -38,6 +38,7 @@ absl::StatusOr<std::unique_ptr<TaskServer>> TaskServer::start(TaskServerOptions 
                                                            .task = shared.task.to_string(),
                                                            .incarnation = shared.incarnation,
                                                            .credentials = shared.credentials,
+                                                           .limits = options.limits,
                                                            .metrics = &shared.metrics},
                                                           std::move(services)));
   return server;

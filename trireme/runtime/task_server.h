@@ -41,6 +41,7 @@ struct TaskServerOptions {
   DeviceList devices;
   Credentials credentials = Credentials::loopback();
   std::string bind_host;       // empty: the host of the task's own address
+  ServerLimits limits;         // of what peers may make it hold
   bool exit_with_job = false;  // wait() returns when the chief ends the job
   std::vector<ServiceFactory> services;
 };
@@ -53,6 +54,7 @@ class TaskServer {
   ~TaskServer();  // stops at once
 
   const TaskContext& context() const { return *context_; }
+  const RpcServer& rpc() const { return *rpc_; }
 
   // Blocks until the job ends (if the server was told to exit then), stop is requested, or it was
   // stopped otherwise.

@@ -22,11 +22,23 @@ TaskId own_task(const Cluster& cluster) {
               "--task_type and --task_index");
 }
 
+Credentials credentials_of(const Cluster& cluster, const ServerOptions& options) {
+  if (options.certs.empty()) {
+    return options.insecure ? Credentials::insecure() : Credentials::loopback();
+  }
+  if (options.insecure) {
+    throw Error(ErrorCode::kInvalidArgument,
+                absl::StrCat("the server was given certificates (", options.certs,
+                             ") and told to do without them (insecure); say one of the two"));
+  }
+  return value_or_throw(Credentials::from_folder(options.certs, own_task(cluster)));
+}
+
 TaskServerOptions to_task_options(const Cluster& cluster, const ServerOptions& options) {
   return {.spec = cluster.spec,
           .task = own_task(cluster),
           .devices = options.devices,
-          .credentials = options.insecure ? Credentials::insecure() : Credentials::loopback(),
+          .credentials = credentials_of(cluster, options),
           .bind_host = options.bind_host,
           .exit_with_job = options.exit_with_job,
           .services = all_services()};

@@ -13,6 +13,9 @@ struct ServerOptions {
   DeviceList devices = {};
   // Threads that one operator may use; 0: LibTorch's choice. It holds for the whole process.
   int threads = 0;
+  // A folder with this task's certificates, as `trireme certs init` writes them (docs/security.md).
+  // Empty: none, and then only this machine can reach the server.
+  std::string certs = {};
   // Listen where other machines can reach it though it has no certificates: whoever reaches the
   // port commands the server.
   bool insecure = false;

@@ -5,14 +5,24 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <functional>
 #include <future>
+#include <map>
 #include <thread>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "trireme/base/status.h"
+#include "trireme/rpc/certificates.h"
 #include "trireme/rpc/channel.h"
 #include "trireme/rpc/port_reservation.h"
+#include "trireme/rpc/temporary_folder.h"
+#include "trireme/runtime/server_service.h"
 #include "trireme/server/in_process_cluster.h"
+#include "trireme/server/services.h"
 
 namespace trireme {
 namespace {
@@ -79,6 +89,70 @@ TEST(Server, SigtermEndsJoin) {
   kill(getpid(), SIGTERM);
   EXPECT_EQ(joined.get(), 0);
   EXPECT_FALSE(hello(spec, {"worker", 0}).ok());
+}
+
+// The table of roles in docs/security.md: method -> roles.
+std::map<std::string, std::string> documented_table() {
+  std::map<std::string, std::string> table;
+  std::ifstream file(TRIREME_SOURCE_DIR "/docs/security.md");
+  for (std::string line; std::getline(file, line);) {
+    if (!absl::StartsWith(line, "| `/trireme.")) continue;
+    const std::vector<std::string> cells = absl::StrSplit(line, '|');
+    table[std::string(absl::StripAsciiWhitespace(absl::StrReplaceAll(cells.at(1), {{"`", ""}})))] =
+        std::string(absl::StripAsciiWhitespace(cells.at(2)));
+  }
+  return table;
+}
+
+TEST(Server, EveryMethodOfEveryServiceIsInTheTableOfRoles) {
+  const PortReservation port = value_or_throw(PortReservation::make());
+  auto server = value_or_throw(TaskServer::start({.spec = ClusterSpec{{"ps", {port.address()}}},
+                                                  .task = {"ps", 0},
+                                                  .services = all_services()}));
+  std::map<std::string, std::string> served;
+  for (const auto& [method, roles] : server->rpc().method_table()) {
+    served[method] = roles.to_string();
+  }
+  EXPECT_TRUE(served.contains("/trireme.Hello/Hello"));
+  EXPECT_EQ(served, documented_table())
+      << "who may call what is decided in the services and written down in docs/security.md";
+}
+
+TEST(Server, WithCertificatesOnlyThoseOfItsClusterGetIn) {
+  const TemporaryFolder folder;
+  const PortReservation port = value_or_throw(PortReservation::make());
+  const ClusterSpec spec{{"worker", {port.address()}}, {"chief", {"127.0.0.1:1"}}};
+  throw_if_error(write_certificates(folder.path(), spec).status());
+  Server server(spec, "worker", 0, {.certs = folder.path()});
+  const auto hello_as = [&](const Credentials& credentials) {
+    Channel channel(
+        {.address = port.address(), .task = "/job:worker/task:0", .credentials = credentials});
+    return channel.hello(after(seconds(10))).status();
+  };
+  EXPECT_TRUE(hello_as(value_or_throw(Credentials::from_folder(folder.path(), {}))).ok());
+  EXPECT_FALSE(hello_as(Credentials::loopback()).ok());
+
+  const auto end_job_as = [&](std::optional<TaskId> task) {
+    Channel channel({.address = port.address(),
+                     .task = "/job:worker/task:0",
+                     .credentials = value_or_throw(Credentials::from_folder(folder.path(), task))});
+    return end_job(channel, "test", after(seconds(10))).status();
+  };
+  EXPECT_EQ(error_code(end_job_as(TaskId{"worker", 0})), ErrorCode::kPermissionDenied);
+  EXPECT_TRUE(end_job_as(TaskId{"chief", 0}).ok());
+}
+
+TEST(Server, RefusesCertificatesThatAreNotItsOwn) {
+  const TemporaryFolder folder;
+  const ClusterSpec spec{{"worker", {"127.0.0.1:2222", "127.0.0.1:2223"}}};
+  throw_if_error(write_certificates(folder.path(), spec).status());
+  EXPECT_THAT(
+      error_of([&] { Server server(spec, "worker", 1, {.certs = folder.path() + "/worker-0"}); }),
+      HasSubstr("is that of /job:worker/task:0; this process is /job:worker/task:1"));
+  EXPECT_THAT(error_of([&] {
+                Server server(spec, "worker", 1, {.certs = folder.path(), .insecure = true});
+              }),
+              HasSubstr("say one of the two"));
 }
 
 TEST(InProcessCluster, RunsEveryTask) {

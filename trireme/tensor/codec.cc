@@ -72,8 +72,8 @@ std::string encode_tensor_table(const std::vector<at::Tensor>& prepared) {
   return out;
 }
 
-TensorReader::TensorReader(const TensorLimits& limits, BufferPool& pool)
-    : limits_(limits), pool_(pool) {}
+TensorReader::TensorReader(const TensorLimits& limits, BufferPool& pool, Admission* admission)
+    : limits_(limits), pool_(pool), admission_(admission) {}
 
 absl::StatusOr<size_t> TensorReader::read(const uint8_t* data, size_t size) {
   size_t used = 0;
@@ -84,7 +84,7 @@ absl::StatusOr<size_t> TensorReader::read(const uint8_t* data, size_t size) {
       std::memcpy(static_cast<uint8_t*>(tensor.data_ptr()) + written_, data + used, part);
       written_ += part;
       used += part;
-      if (written_ == tensor.nbytes()) begin_payload();
+      if (written_ == tensor.nbytes()) TRIREME_RETURN_IF_ERROR(begin_payload());
     } else {
       const size_t part = std::min(needed() - field_.size(), size - used);
       field_.append(reinterpret_cast<const char*>(data + used), part);
@@ -115,8 +115,7 @@ absl::Status TensorReader::take_field() {
         return too_large("the number of tensors", count_, limits_.max_tensors);
       }
       state_ = State::kHead;
-      if (count_ == 0) begin_payload();
-      return absl::OkStatus();
+      return count_ == 0 ? table_done() : absl::OkStatus();
     case State::kHead: {
       TRIREME_ASSIGN_OR_RETURN(const c10::ScalarType dtype, dtype_from_wire(field[0]));
       const uint8_t rank = field[1];
@@ -156,20 +155,35 @@ absl::Status TensorReader::finish_header() {
     return too_large("the size of all tensors", total_bytes_, limits_.max_bytes);
   }
   state_ = State::kHead;
-  if (headers_.size() == count_) begin_payload();
-  return absl::OkStatus();
+  return headers_.size() == count_ ? table_done() : absl::OkStatus();
+}
+
+absl::Status TensorReader::table_done() {
+  if (admission_ != nullptr && total_bytes_ > Admission::kAskFrom) {
+    TRIREME_RETURN_IF_ERROR(admission_->admit(total_bytes_));
+  }
+  return begin_payload();
 }
 
 // Goes on to the next tensor that has bytes. Its memory is taken only now, when they arrive.
-void TensorReader::begin_payload() {
+absl::Status TensorReader::begin_payload() {
   state_ = State::kPayload;
   while (tensors_.size() < headers_.size()) {
     const Header& header = headers_[tensors_.size()];
-    tensors_.push_back(pool_.empty(header.sizes, header.dtype));
+    auto tensor = try_call([&] { return pool_.empty(header.sizes, header.dtype); });
+    if (!tensor.ok()) {
+      return make_status(
+          ErrorCode::kResourceExhausted,
+          absl::StrCat("there is no memory for a tensor of shape [",
+                       absl::StrJoin(header.sizes, ", "), "] and dtype ", dtype_name(header.dtype),
+                       ": ", std::string(tensor.status().message())));
+    }
+    tensors_.push_back(*std::move(tensor));
     written_ = 0;
-    if (header.bytes > 0) return;
+    if (header.bytes > 0) return absl::OkStatus();
   }
   state_ = State::kDone;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> encode_tensors(const std::vector<at::Tensor>& tensors) {

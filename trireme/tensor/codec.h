@@ -23,9 +23,18 @@ namespace trireme {
 
 // What a receiver is willing to take. Checked before memory is taken for it.
 struct TensorLimits {
-  uint32_t max_tensors = 1 << 20;
+  uint32_t max_tensors = 1 << 17;           // each takes some hundred bytes, be it ever so small
   uint64_t max_bytes = uint64_t{64} << 30;  // of all tensors of one list
   uint8_t max_rank = 64;
+};
+
+// Asked before the memory for what was declared is taken, if it is more than kAskFrom bytes.
+class Admission {
+ public:
+  static constexpr uint64_t kAskFrom = 4 << 20;
+
+  virtual ~Admission() = default;
+  virtual absl::Status admit(uint64_t bytes) = 0;
 };
 
 // The tensor as it will be sent: dense, on the CPU, contiguous. Returns the very tensor when it is
@@ -39,7 +48,8 @@ std::string encode_tensor_table(const std::vector<at::Tensor>& prepared);
 // further use. Not thread-safe.
 class TensorReader {
  public:
-  explicit TensorReader(const TensorLimits& limits, BufferPool& pool = BufferPool::shared());
+  explicit TensorReader(const TensorLimits& limits, BufferPool& pool = BufferPool::shared(),
+                        Admission* admission = nullptr);
 
   // Takes from the front of the bytes what belongs to the list and returns how many they were:
   // fewer than `size` only when the list is complete.
@@ -60,10 +70,12 @@ class TensorReader {
   size_t needed() const;
   absl::Status take_field();
   absl::Status finish_header();
-  void begin_payload();
+  absl::Status table_done();
+  absl::Status begin_payload();
 
   const TensorLimits limits_;
   BufferPool& pool_;
+  Admission* const admission_;
   State state_ = State::kCount;
   std::string field_;  // bytes of the field that is being read
   uint32_t count_ = 0;

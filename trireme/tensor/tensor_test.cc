@@ -109,7 +109,7 @@ std::string refusal(const std::string& bytes, const TensorLimits& limits = {}) {
 TEST(Codec, RefusesBeforeItTakesMemory) {
   constexpr uint8_t kFloat = 12;
   EXPECT_EQ(refusal(table(1'000'000'000, kFloat, {1})),
-            "refused: the number of tensors is 1000000000, the limit is 1048576");
+            "refused: the number of tensors is 1000000000, the limit is 131072");
   EXPECT_EQ(refusal(table(1, kFloat, {int64_t{1} << 40}), {.max_bytes = 1 << 20}),
             "refused: a tensor of shape [1099511627776] and dtype float32 exceeds the limit of "
             "1048576 bytes");

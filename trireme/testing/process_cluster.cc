@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "trireme/base/status.h"
+#include "trireme/rpc/certificates.h"
 
 namespace trireme {
 namespace {
@@ -27,6 +28,11 @@ std::string trireme_binary() {
 ProcessCluster::ProcessCluster(const ProcessClusterOptions& options) : flags_(options.flags) {
   spec_ = ClusterSpec(std::map<std::string, TaskAddresses>{{"worker", reserve(options.workers)},
                                                            {"ps", reserve(options.ps)}});
+  if (!options.certs.empty()) {
+    throw_if_error(write_certificates(options.certs, spec_).status());
+    credentials_ = value_or_throw(Credentials::from_folder(options.certs, std::nullopt));
+    flags_.insert(flags_.end(), {"--certs", options.certs});
+  }
   if (!options.start) return;
   for (const TaskId& task : spec_.all_tasks()) start(task);
   wait_until_up();

@@ -15,6 +15,8 @@ namespace trireme {
 struct ProcessClusterOptions : TestClusterOptions {
   // Flags for every `trireme server`, as {"--devices", "cpu:2"}.
   std::vector<std::string> flags = {};
+  // A folder into which certificates for the tasks are written, which they then use. Empty: none.
+  std::string certs = {};
 };
 
 // The real `trireme` binary, one process for each task, on ports that are held for the cluster's
@@ -32,6 +34,7 @@ class ProcessCluster final : public TestCluster {
   void stop(const TaskId& task) override;
   bool is_running(const TaskId& task) override;
   bool can_freeze() const override { return true; }
+  Credentials credentials() const override { return credentials_; }
   void freeze(const TaskId& task) override;
   void thaw(const TaskId& task) override;
   std::vector<std::string> logs(const TaskId& task) override;
@@ -45,7 +48,8 @@ class ProcessCluster final : public TestCluster {
   std::vector<std::string> reserve(int count);
   Subprocess& running(const TaskId& task) const;
 
-  const std::vector<std::string> flags_;
+  std::vector<std::string> flags_;
+  Credentials credentials_ = Credentials::insecure();
   std::vector<PortReservation> ports_;
   ClusterSpec spec_;
   Mutex mutex_;

@@ -26,8 +26,8 @@ void TestCluster::restart(const TaskId& task) {
 
 void TestCluster::wait_until_up(Time deadline) {
   std::string missing;
-  for (const auto& [task, answer] :
-       describe_cluster(spec(), {.deadline = deadline, .wait = true})) {
+  for (const auto& [task, answer] : describe_cluster(
+           spec(), {.deadline = deadline, .wait = true, .credentials = credentials()})) {
     if (answer.ok()) continue;
     absl::StrAppend(&missing, "\n", trireme::describe(answer.status()), "; it wrote:");
     for (const std::string& line : logs(task)) absl::StrAppend(&missing, "\n    ", line);
@@ -38,13 +38,13 @@ void TestCluster::wait_until_up(Time deadline) {
 }
 
 void TestCluster::wait_until_up(const TaskId& task, Time deadline) {
-  const ClusterStatus status =
-      describe_cluster(only(spec(), task), {.deadline = deadline, .wait = true});
+  const ClusterStatus status = describe_cluster(
+      only(spec(), task), {.deadline = deadline, .wait = true, .credentials = credentials()});
   value_or_throw(status.begin()->second);
 }
 
 TaskDescription TestCluster::describe(const TaskId& task) {
-  const ClusterStatus status = describe_cluster(only(spec(), task));
+  const ClusterStatus status = describe_cluster(only(spec(), task), {.credentials = credentials()});
   return value_or_throw(status.begin()->second);
 }
 

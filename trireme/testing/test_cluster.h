@@ -5,6 +5,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/cluster/cluster_spec.h"
+#include "trireme/rpc/credentials.h"
 #include "trireme/runtime/server_service.h"
 
 namespace trireme {
@@ -41,6 +42,9 @@ class TestCluster {
   virtual bool can_freeze() const = 0;
   virtual void freeze(const TaskId& task) = 0;
   virtual void thaw(const TaskId& task) = 0;
+
+  // What the test calls the tasks with.
+  virtual Credentials credentials() const { return Credentials::insecure(); }
 
   // What it has written, of all its lives.
   virtual std::vector<std::string> logs(const TaskId& task) = 0;

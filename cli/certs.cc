@@ -1,0 +1,67 @@
+#include <cstdio>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "cli/command.h"
+#include "trireme/base/status.h"
+#include "trireme/rpc/certificates.h"
+
+namespace trireme {
+namespace {
+
+constexpr char kFooter[] = R"(
+Examples:
+  trireme certs init certs --cluster cluster.json
+  trireme server --certs certs --job worker --task 0 --cluster cluster.json
+  trireme status --certs certs --cluster cluster.json
+
+Writes an authority and, signed by it, a folder of certificates for every task of the cluster and one
+for clients. Copy each task's folder to its own host and keep authority.key to yourself: it is needed
+only to make certificates. If the folder has an authority already, it is kept and every certificate
+is replaced: that is how they are renewed, and running processes take them up within seconds.)";
+
+constexpr int kMostDays = 3650;
+
+struct Options {
+  std::string folder, cluster;
+  int days = 365;
+};
+
+int init(const Options& options) {
+  if (options.days < 1 || options.days > kMostDays) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        absl::StrCat("--days=", options.days, " is no time from 1 to ", kMostDays, " days"));
+  }
+  const ClusterSpec spec = resolve_cluster("", "", options.cluster).spec;
+  if (spec.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "there is no cluster to make certificates for: give --cluster FILE, or set "
+                "TF_CONFIG");
+  }
+  const auto written = value_or_throw(
+      write_certificates(options.folder, spec, {.until = std::chrono::hours(24) * options.days}));
+  std::printf("%s: an authority and the certificates of %zu tasks and of clients, for %d days\n",
+              options.folder.c_str(), written.size() - 1, options.days);
+  std::printf(
+      "Each task needs its own folder only (--certs %s/%s); keep authority.key to yourself.\n",
+      options.folder.c_str(), written.front().c_str());
+  return 0;
+}
+
+}  // namespace
+
+void add_certs_command(CLI::App& app, Invocation& invocation) {
+  CLI::App* command = app.add_subcommand("certs", "Make certificates for the tasks of a cluster");
+  command->require_subcommand(1);
+  CLI::App* make = command->add_subcommand("init", "Make or renew them, in a folder");
+  auto options = std::make_shared<Options>();
+  make->add_option("DIR", options->folder, "The folder; it is made if it does not exist")
+      ->required();
+  make->add_option("--cluster", options->cluster, "The cluster as a JSON file")->type_name("FILE");
+  make->add_option("--days", options->days, "How long they are valid")->capture_default_str();
+  make->footer(kFooter);
+  make->callback([&invocation, options] { invocation.run = [options] { return init(*options); }; });
+}
+
+}  // namespace trireme

@@ -1,0 +1,264 @@
+// Who gets in and who does not, with real processes of the trireme command.
+#include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "absl/strings/str_join.h"
+#include "trireme/base/status.h"
+#include "trireme/base/subprocess.h"
+#include "trireme/rpc/certificates.h"
+#include "trireme/rpc/channel.h"
+#include "trireme/rpc/grpc_bridge.h"
+#include "trireme/rpc/temporary_folder.h"
+#include "trireme/testing/process_cluster.h"
+
+namespace trireme {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::seconds;
+using testing::HasSubstr;
+using testing::Not;
+
+const TaskId kWorker = {"worker", 0};
+
+class SecurityTest : public testing::Test {
+ protected:
+  absl::Status end_job_as(const Credentials& credentials) {
+    Channel channel({.address = cluster_.spec().address(kWorker),
+                     .task = kWorker.to_string(),
+                     .credentials = credentials});
+    return end_job(channel, "a test", after(seconds(10))).status();
+  }
+
+  absl::Status describe_as(const Credentials& credentials) {
+    Channel channel({.address = cluster_.spec().address(kWorker),
+                     .task = kWorker.to_string(),
+                     .credentials = credentials});
+    return channel.hello(after(seconds(10))).status();
+  }
+
+  // Signed by the cluster's own authority unless told.
+  Credentials issue(const std::string& uri, std::optional<CertificateAuthority> signer = {},
+                    const CertificateValidity& validity = {}) {
+    if (!signer) signer = authority();
+    const auto pair = value_or_throw(signer->issue({uri, {}}, validity));
+    const std::string name = "made" + std::to_string(++made_);
+    folder_.write(name + ".pem", pair.certificate);
+    folder_.write(name + ".key", pair.key);
+    const std::string base = folder_.path() + "/" + name;
+    return value_or_throw(
+        Credentials::from_files({folder_.path() + "/ca.pem", base + ".pem", base + ".key"}));
+  }
+
+  CertificateAuthority authority() const {
+    return value_or_throw(
+        CertificateAuthority::from_pem({folder_.read("authority.key"), folder_.read("ca.pem")}));
+  }
+
+  bool log_has(const std::string& text) {
+    return absl::StrJoin(cluster_.logs(kWorker), "\n").find(text) != std::string::npos;
+  }
+  // Lines of another process arrive when they do.
+  void expect_logged(const std::string& text) {
+    for (const Time limit = after(seconds(10)); !log_has(text) && Clock::real().now() < limit;) {
+    }
+    EXPECT_TRUE(log_has(text)) << absl::StrJoin(cluster_.logs(kWorker), "\n");
+  }
+
+  int made_ = 0;
+  TemporaryFolder folder_;
+  ProcessCluster cluster_{{{.workers = 2, .ps = 1}, {}, folder_.path()}};
+};
+
+TEST_F(SecurityTest, OnlyCertificatesOfTheClusterGetIn) {
+  EXPECT_TRUE(describe_as(cluster_.credentials()).ok());
+  EXPECT_TRUE(describe_as(issue("trireme://ps/0")).ok());
+
+  EXPECT_EQ(error_code(describe_as(Credentials::insecure())), ErrorCode::kTaskUnreachable);
+  expect_logged("a TLS connection was refused");
+  const auto another = value_or_throw(CertificateAuthority::make());
+  EXPECT_EQ(error_code(describe_as(issue("trireme://chief/0", another))),
+            ErrorCode::kTaskUnreachable);
+  expect_logged("certificate verify failed");
+  // Valid when it is read, and not any more a second later.
+  const Credentials expiring =
+      issue("trireme://chief/0", std::nullopt, {.from = -hours(48), .until = seconds(2)});
+  absl::Status status;
+  for (const Time limit = after(seconds(20)); status.ok() && Clock::real().now() < limit;) {
+    status = describe_as(expiring);
+  }
+  EXPECT_EQ(error_code(status), ErrorCode::kTaskUnreachable);
+}
+
+TEST_F(SecurityTest, AMethodIsForItsRolesOnly) {
+  const absl::Status status = end_job_as(issue("trireme://worker/1"));
+  EXPECT_EQ(error_code(status), ErrorCode::kPermissionDenied);
+  EXPECT_THAT(describe(status), HasSubstr("/job:worker/task:1"));
+  expect_logged("/job:worker/task:0: refused /trireme.Server/EndJob to /job:worker/task:1 at");
+  EXPECT_TRUE(end_job_as(issue("trireme://chief/0")).ok());
+}
+
+// A request as bytes, sent by whoever has credentials: what a Channel never does twice.
+absl::StatusOr<Prefix> send_end_job(const std::string& address, const Credentials& credentials,
+                                    const Prefix& prefix) {
+  grpc::GenericStub stub(
+      grpc::CreateChannel(address, credentials.for_channel(kWorker.to_string())));
+  auto writer = value_or_throw(MessageWriter::make(prefix, {}));
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + seconds(10));
+  grpc::CompletionQueue queue;
+  auto call = stub.PrepareUnaryCall(
+      &context, "/trireme.Server/EndJob",
+      internal::to_byte_buffer(writer.next_frame(writer.bytes_left())), &queue);
+  call->StartCall();
+  call->Finish(&response, &status, nullptr);
+  void* tag;
+  bool ok;
+  queue.Next(&tag, &ok);
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
+  if (!status.ok()) return internal::from_grpc(status);
+  MessageReader reader({});
+  TRIREME_RETURN_IF_ERROR(internal::read_frame(response, reader));
+  return reader.prefix();
+}
+
+TEST_F(SecurityTest, ARequestIsDoneOnceAndCannotBeReplayedByOthers) {
+  const std::string address = cluster_.spec().address(kWorker);
+  const Credentials chief = issue("trireme://chief/0");
+  const Prefix request = {.request_id = 41,
+                          .sender = 0xabc,
+                          .receiver = cluster_.describe(kWorker).incarnation,
+                          .one_frame = true};
+  const auto times_done = [&] {
+    const std::vector<std::string> lines = cluster_.logs(kWorker);
+    return std::count_if(lines.begin(), lines.end(), [](const std::string& line) {
+      return line.find("the job has ended") != line.npos;
+    });
+  };
+  EXPECT_EQ(value_or_throw(send_end_job(address, chief, request)).request_id, 41u);
+  // The same peer gets the first answer again, and nothing is done.
+  EXPECT_EQ(value_or_throw(send_end_job(address, chief, request)).request_id, 41u);
+  // Another peer that has the bytes gets nothing.
+  const absl::Status stolen =
+      send_end_job(address, issue("trireme://client/mallory"), request).status();
+  EXPECT_EQ(error_code(stolen), ErrorCode::kPermissionDenied);
+  expect_logged("which is /job:chief/task:0, was sent by client mallory");
+  expect_logged("the job has ended");
+  EXPECT_EQ(times_done(), 1);
+  // And another incarnation refuses it.
+  cluster_.restart(kWorker);
+  EXPECT_EQ(error_code(send_end_job(address, chief, request).status()),
+            ErrorCode::kIncarnationChanged);
+}
+
+TEST_F(SecurityTest, StatusNeedsAClientsCertificate) {
+  const auto status = [&](std::vector<std::string> flags) {
+    std::vector<std::string> command = {trireme_binary(), "status", "--timeout", "5"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    return value_or_throw(run_process(
+        {.argv = command, .environment = {{"TF_CONFIG", cluster_.tf_config({"chief", 0})}}},
+        after(seconds(30))));
+  };
+  const CompletedProcess with = status({"--certs", folder_.path()});
+  EXPECT_TRUE(with.status.ok()) << with.stderr_text;
+  EXPECT_THAT(with.stdout_text, HasSubstr("3 of 3 tasks answer"));
+  EXPECT_THAT(status({}).stdout_text, HasSubstr("0 of 3 tasks answer"));
+}
+
+TEST_F(SecurityTest, RenewalNeedsNoRestart) {
+  const uint64_t before = cluster_.describe(kWorker).incarnation;
+  // All certificates anew, also those of the client that asks.
+  throw_if_error(write_certificates(folder_.path(), cluster_.spec()).status());
+  cluster_.wait_until_up();
+  EXPECT_EQ(cluster_.describe(kWorker).incarnation, before);
+}
+
+TEST(Loopback, IsAllThatAServerListensOnByDefault) {
+  ProcessCluster cluster({{.workers = 1, .ps = 1}});
+  const CompletedProcess listening =
+      value_or_throw(run_process({.argv = {"ss", "-ltnpH"}}, after(seconds(20))));
+  int seen = 0;
+  std::istringstream lines(listening.stdout_text);
+  for (std::string line; std::getline(lines, line);) {
+    for (const TaskId& task : cluster.spec().all_tasks()) {
+      if (line.find("pid=" + std::to_string(cluster.pid(task)) + ",") == std::string::npos)
+        continue;
+      ++seen;
+      const std::string address = cluster.spec().address(task);
+      const std::string port = address.substr(address.rfind(':'));
+      // gRPC's sockets are of IPv6 where there is any.
+      EXPECT_THAT(line, testing::AnyOf(HasSubstr(" 127.0.0.1" + port + " "),
+                                       HasSubstr(" [::ffff:127.0.0.1]" + port + " ")));
+    }
+  }
+  EXPECT_EQ(seen, 2) << "one port for each task:\n" << listening.stdout_text;
+}
+
+TEST(Loopback, AWiderBindIsRefusedUnlessInsecureAndThenWarned) {
+  const auto serve = [](std::vector<std::string> flags) {
+    std::vector<std::string> command = {trireme_binary(), "server", "--bind", "0.0.0.0"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    const PortReservation port = value_or_throw(PortReservation::make());
+    Mutex mutex;
+    CondVar changed;
+    std::string text;
+    bool ended = false;
+    auto process = value_or_throw(Subprocess::start(
+        {.argv = command,
+         .environment = {{"TF_CONFIG", "{\"cluster\": {\"ps\": [\"" + port.address() +
+                                           "\"]}, \"task\": {\"type\": \"ps\", \"index\": 0}}"}},
+         .on_stderr =
+             [&](const std::string& line) {
+               MutexLock lock(mutex);
+               text += line + "\n";
+               changed.notify_all();
+             },
+         .null_stdin = true,
+         .on_exit =
+             [&](const ExitStatus&) {
+               MutexLock lock(mutex);
+               ended = true;
+               changed.notify_all();
+             }}));
+    {
+      MutexLock lock(mutex);
+      const Time limit = after(seconds(30));
+      while (!ended && text.find(" serves at ") == std::string::npos) {
+        if (!changed.wait_until(mutex, limit)) break;
+      }
+    }
+    process->send_signal(SIGTERM);
+    process->wait(after(seconds(30)));
+    return text;
+  };
+  EXPECT_THAT(serve({}), HasSubstr("refused to listen on 0.0.0.0:"));
+  EXPECT_THAT(serve({"--insecure"}), HasSubstr("whoever reaches this port commands the server"));
+}
+
+TEST(Certs, InitMakesWhatServersUse) {
+  const TemporaryFolder folder;
+  folder.write("cluster.json", "{\"worker\": [\"127.0.0.1:1\"], \"ps\": [\"127.0.0.1:2\"]}");
+  const auto init = [&](std::vector<std::string> flags) {
+    std::vector<std::string> command = {trireme_binary(), "certs",
+                                        "init",           folder.path() + "/certs",
+                                        "--cluster",      folder.path() + "/cluster.json"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    return value_or_throw(run_process({.argv = command}, after(seconds(30))));
+  };
+  const CompletedProcess done = init({});
+  EXPECT_TRUE(done.status.ok()) << done.stderr_text;
+  EXPECT_THAT(done.stdout_text, HasSubstr("certificates of 2 tasks and of clients, for 365 days"));
+  EXPECT_TRUE(Credentials::from_folder(folder.path() + "/certs", TaskId{"ps", 0}).ok());
+  EXPECT_EQ(init({"--days", "0"}).status.code, 2);
+}
+
+}  // namespace
+}  // namespace trireme

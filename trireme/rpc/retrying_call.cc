@@ -1,0 +1,65 @@
+#include "trireme/rpc/retrying_call.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+#include "trireme/rpc/timer.h"
+
+namespace trireme::internal {
+namespace {
+
+// Whether the request may not have been done, or its answer was lost.
+bool may_be_lost(const absl::Status& status) {
+  switch (error_code(status)) {
+    case ErrorCode::kTaskUnreachable:
+    case ErrorCode::kUnavailable:
+    case ErrorCode::kDeadlineExceeded:
+      return true;
+    default:
+      return false;
+  }
+}
+
+class RetryingCall : public std::enable_shared_from_this<RetryingCall> {
+ public:
+  RetryingCall(const CallOptions& options, Attempt attempt, OnResponse on_response)
+      : options_(options), attempt_(std::move(attempt)), on_response_(std::move(on_response)) {}
+
+  void start() {
+    ++attempts_;
+    const Time deadline = std::min(options_.deadline, after(options_.retry->attempt_time));
+    attempt_(deadline, [self = shared_from_this()](Response response) {
+      self->on_attempt(std::move(response));
+    });
+  }
+
+ private:
+  void on_attempt(Response response) {
+    if (response.ok() || !may_be_lost(response.status())) return on_response_(std::move(response));
+    const Time next = after(options_.retry->delay_before(attempts_ + 1));
+    if (options_.stop.stop_requested() || next >= options_.deadline) {
+      absl::Status last = response.status();
+      return on_response_(make_status(
+          error_code(last),
+          absl::StrCat(std::string(last.message()), " (after ", attempts_, " attempts)"),
+          error_origin(last)));
+    }
+    run_at(next, [self = shared_from_this()] { self->start(); });
+  }
+
+  const CallOptions options_;
+  const Attempt attempt_;
+  OnResponse on_response_;
+  int attempts_ = 0;
+};
+
+}  // namespace
+
+void call_with_retries(const CallOptions& options, Attempt attempt, OnResponse on_response) {
+  std::make_shared<RetryingCall>(options, std::move(attempt), std::move(on_response))->start();
+}
+
+}  // namespace trireme::internal

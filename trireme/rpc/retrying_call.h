@@ -1,0 +1,15 @@
+#pragma once
+
+#include <functional>
+
+#include "trireme/rpc/channel.h"
+
+namespace trireme::internal {
+
+// Makes one attempt that ends by the deadline.
+using Attempt = std::function<void(Time deadline, OnResponse on_response)>;
+
+// Attempts until there is an answer or the options' deadline has come. Calls back exactly once.
+void call_with_retries(const CallOptions& options, Attempt attempt, OnResponse on_response);
+
+}  // namespace trireme::internal
