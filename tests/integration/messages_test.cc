@@ -59,8 +59,10 @@ const std::vector<Mistake>& mistakes() {
        .file = R"({"worker": ["10.1.2.3:2222"]})",
        .message =
            "/job:worker/task:0: refused to listen on 10.1.2.3:2222, which other machines may "
-           "reach: this server has no certificates. Give it some with --certs (`trireme certs init` "
-           "makes them), use a loopback address (127.0.0.1, localhost, [::1]), or pass --insecure if "
+           "reach: this server has no certificates. Give it some with --certs (`trireme certs "
+           "init` "
+           "makes them), use a loopback address (127.0.0.1, localhost, [::1]), or pass --insecure "
+           "if "
            "every machine that can reach the address may be trusted"},
       // Flags.
       {.name = "TaskOutOfRange",
