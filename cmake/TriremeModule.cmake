@@ -6,14 +6,14 @@
 #   LINK     absl::status ...   engines from outside
 #   TESTS    a_test.cc ...      one binary NAME_test, beside the code
 #   TEST_DEPS testing           modules that only the tests use
-#   SANITIZED)                  the tests also run under the sanitizer presets
+#   SANITIZE address thread)    the tests also run under these sanitizers
 #
 # One folder is one module is one target.
 add_custom_target(modules)
 add_custom_target(sanitized_tests)
 
 function(trireme_module NAME)
-  cmake_parse_arguments(M "SANITIZED" "" "SOURCES;PROTOS;HEADERS;DEPS;LINK;TESTS;TEST_DEPS" ${ARGN})
+  cmake_parse_arguments(M "" "" "SOURCES;PROTOS;HEADERS;DEPS;LINK;TESTS;TEST_DEPS;SANITIZE" ${ARGN})
   set(target trireme_${NAME})
   add_library(${target} STATIC ${M_SOURCES})
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
@@ -47,17 +47,13 @@ function(trireme_module NAME)
   set_property(GLOBAL APPEND PROPERTY TRIREME_MODULES ${NAME})
 
   if(TRIREME_BUILD_TESTS AND M_TESTS)
-    set(test_options ${NAME}_test SOURCES ${M_TESTS} DEPS ${NAME} ${M_TEST_DEPS})
-    if(M_SANITIZED)
-      list(APPEND test_options SANITIZED)
-    endif()
-    trireme_test(${test_options})
+    trireme_test(${NAME}_test SOURCES ${M_TESTS} DEPS ${NAME} ${M_TEST_DEPS} SANITIZE ${M_SANITIZE})
   endif()
 endfunction()
 
-# trireme_test(NAME SOURCES x_test.cc DEPS base rpc [SANITIZED] [LABELS fault] [TIMEOUT 120]): one binary, one ctest.
+# trireme_test(NAME SOURCES x_test.cc DEPS base rpc [SANITIZE address thread] [LABELS fault] [TIMEOUT 120]): one binary, one ctest.
 function(trireme_test NAME)
-  cmake_parse_arguments(T "SANITIZED" "TIMEOUT" "SOURCES;DEPS;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;DEPS;LINK;LABELS;SANITIZE" ${ARGN})
   add_executable(${NAME} ${T_SOURCES})
   foreach(dep IN LISTS T_DEPS)
     target_link_libraries(${NAME} PRIVATE trireme::${dep})
@@ -66,8 +62,8 @@ function(trireme_test NAME)
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 120)
   endif()
-  if(T_SANITIZED)
-    list(APPEND T_LABELS sanitized)
+  list(APPEND T_LABELS ${T_SANITIZE})
+  if(TRIREME_SANITIZER IN_LIST T_SANITIZE)
     add_dependencies(sanitized_tests ${NAME})
   endif()
   add_test(NAME ${NAME} COMMAND ${NAME} --gtest_brief=1)
