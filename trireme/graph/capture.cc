@@ -31,7 +31,8 @@ void record_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 // Once per process, when first needed. LibTorch means to use this key itself one day; then this
 // must fail and not silently record nothing.
 void register_fallback() {
-  static const auto* library = [] {
+  // Never destroyed. Marked as used: an optimiser that drops the pointer makes it look leaked.
+  [[gnu::used]] static const auto* library = [] {
     if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kCaptureKey)) {
       throw Error(ErrorCode::kFailedPrecondition,
                   "this LibTorch uses the dispatch key that Trireme captures with "
@@ -41,7 +42,6 @@ void register_fallback() {
     made->fallback(torch::CppFunction::makeFromBoxedFunction<&record_operator>());
     return made;
   }();
-  (void)library;
 }
 
 class CurrentRecorder {

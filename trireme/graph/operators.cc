@@ -267,7 +267,8 @@ bool is_data_dependent(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue>
 }
 
 void register_own_operators() {
-  static const auto* library = [] {
+  // Never destroyed. Marked as used: an optimiser that drops the pointer makes it look leaked.
+  [[gnu::used]] static const auto* library = [] {
     auto* made =
         new torch::Library(torch::Library::FRAGMENT, "trireme", std::nullopt, __FILE__, __LINE__);
     made->def(
@@ -275,7 +276,6 @@ void register_own_operators() {
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(as_strided_here)));
     return made;
   }();
-  (void)library;
 }
 
 }  // namespace trireme::internal

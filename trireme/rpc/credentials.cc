@@ -20,6 +20,7 @@
 #include "trireme/base/status.h"
 #include "trireme/rpc/certificates.h"
 #include "trireme/rpc/file_text.h"
+#include "trireme/rpc/grpc_bridge.h"
 
 namespace trireme {
 namespace {
@@ -63,7 +64,8 @@ std::optional<Peer> peer_named_by(const Uris& uris) {
 // one task may be reached by many names.
 class IsTheTask final : public ExternalCertificateVerifier {
  public:
-  explicit IsTheTask(std::string task) : task_(std::move(task)) {}
+  explicit IsTheTask(std::string task) : task_(std::move(task)) { internal::hand_over(this); }
+  ~IsTheTask() override { internal::take_over(this); }  // on a thread of gRPC's
 
   bool Verify(TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
               grpc::Status* status) override {

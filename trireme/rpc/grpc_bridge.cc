@@ -14,10 +14,6 @@
 
 namespace trireme::internal {
 
-namespace {
-
-// What one thread wrote before hand_over is seen by the one that gets the object back from gRPC.
-// So it is, but ThreadSanitizer has to be told.
 void hand_over([[maybe_unused]] void* object) {
 #if defined(__SANITIZE_THREAD__)
   __tsan_release(object);
@@ -29,8 +25,6 @@ void take_over([[maybe_unused]] void* object) {
   __tsan_acquire(object);
 #endif
 }
-
-}  // namespace
 
 void* Tag::start() {
   hand_over(this);

@@ -19,6 +19,12 @@ namespace trireme::internal {
 // ms.
 inline constexpr int kWindowBytes = 2 * kFrameBytes;
 
+// What one thread wrote before hand_over is seen by the one that gets the object back from gRPC and
+// calls take_over. So it is anyway, but ThreadSanitizer, which cannot see into gRPC, has to be
+// told.
+void hand_over(void* object);
+void take_over(void* object);
+
 // What a completion queue gives back. An operation is started with tag.start() as its tag, and its
 // end calls on_event. The pair tells ThreadSanitizer, which cannot see into gRPC, that what was
 // written before the start is seen by the thread that gets the event.
