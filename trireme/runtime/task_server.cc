@@ -18,6 +18,7 @@ absl::StatusOr<std::unique_ptr<TaskServer>> TaskServer::start(TaskServerOptions 
   context->incarnation = new_incarnation();
   context->started = Clock::real().now();
   context->credentials = options.credentials;
+  context->faults = options.faults;
 
   std::unique_ptr<TaskServer> server(new TaskServer(std::move(context)));
   TaskContext& shared = *server->context_;

@@ -14,7 +14,9 @@
 #include "trireme/cluster/device_spec.h"
 #include "trireme/observe/metrics.h"
 #include "trireme/rpc/credentials.h"
+#include "trireme/rpc/fault_injector.h"
 #include "trireme/rpc/server.h"
+#include "trireme/runtime/variable_host.h"
 
 namespace trireme {
 
@@ -27,7 +29,9 @@ struct TaskContext {
   uint64_t incarnation = 0;
   Time started;
   Credentials credentials = Credentials::loopback();
+  std::shared_ptr<FaultInjector> faults;  // what its own calls to others suffer; none: nothing
   Metrics metrics;
+  std::shared_ptr<VariableHost> variables;  // set by the service of ps/
   // Called when the chief ends the job; true if the server exits with it.
   std::function<bool(const std::string& reason)> end_job;
 };
@@ -40,8 +44,9 @@ struct TaskServerOptions {
   TaskId task;
   DeviceList devices;
   Credentials credentials = Credentials::loopback();
-  std::string bind_host;       // empty: the host of the task's own address
-  ServerLimits limits;         // of what peers may make it hold
+  std::string bind_host;  // empty: the host of the task's own address
+  ServerLimits limits;    // of what peers may make it hold
+  std::shared_ptr<FaultInjector> faults = nullptr;
   bool exit_with_job = false;  // wait() returns when the chief ends the job
   std::vector<ServiceFactory> services;
 };
