@@ -71,7 +71,8 @@ struct Structure<T, std::enable_if_t<std::is_arithmetic_v<T> || std::is_enum_v<T
     } else {
       text << +value;
     }
-    out.signature += "=" + text.str();
+    out.signature += '=';
+    out.signature += text.str();
   }
   static T replace(const T& value, internal::TensorCursor&) { return value; }
 };
