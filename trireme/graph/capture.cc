@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
+#include "trireme/graph/device_scope.h"
+#include "trireme/graph/operators.h"
 #include "trireme/graph/random.h"
 #include "trireme/graph/recorder.h"
 
@@ -17,8 +19,26 @@ namespace {
 thread_local Recorder* current_recorder = nullptr;
 thread_local std::vector<std::string> scopes;
 
+// Makes a tensor of others. Views, writes in place and factories do not: they serve to make and to
+// fill what variables start from.
+bool computes(const c10::OperatorHandle& op) {
+  bool takes_tensor = false;
+  for (const c10::Argument& argument : op.schema().arguments()) {
+    if (argument.alias_info() != nullptr) return false;
+    takes_tensor |= argument.type()->str().find("Tensor") != std::string::npos;
+  }
+  return takes_tensor && !reads_only_metadata(op) && !is_random(op);
+}
+
 void record_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                      torch::jit::Stack* stack) {
+  if (current_recorder == nullptr && watches_eager_operators()) {
+    const c10::impl::ExcludeDispatchKeyGuard not_again(kCaptureKey);
+    check_eager_operator(operator_name(op), computes(op));
+    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCaptureKey),
+                       stack);
+    return;
+  }
   if (current_recorder == nullptr) {
     throw Error(ErrorCode::kFailedPrecondition,
                 absl::StrCat("operator '", op.operator_name().name,
@@ -30,7 +50,7 @@ void record_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 
 // Once per process, when first needed. LibTorch means to use this key itself one day; then this
 // must fail and not silently record nothing.
-void register_fallback() {
+void register_fallback_once() {
   // Never destroyed. Marked as used: an optimiser that drops the pointer makes it look leaked.
   [[gnu::used]] static const auto* library = [] {
     if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kCaptureKey)) {
@@ -76,9 +96,13 @@ class GradientsSetAside {
 
 }  // namespace
 
+void register_capture() {
+  register_fallback_once();
+}
+
 Captured capture(const StepBody& step, const std::vector<at::Tensor>& inputs,
                  const CaptureOptions& options) {
-  register_fallback();
+  register_capture();
   if (current_recorder != nullptr) {
     throw Error(ErrorCode::kInternal, "a capture inside of a capture");
   }

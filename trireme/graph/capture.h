@@ -52,6 +52,9 @@ struct Captured {
 Captured capture(const StepBody& step, const std::vector<at::Tensor>& inputs,
                  const CaptureOptions& options);
 
+// Makes sure that LibTorch tells of the operators that run under kCaptureKey.
+void register_capture();
+
 // Whether the calling thread is inside a step that is being captured.
 bool is_capturing();
 

@@ -14,6 +14,7 @@
 #include "trireme/base/logging.h"
 #include "trireme/base/mutex.h"
 #include "trireme/base/status.h"
+#include "trireme/graph/device_scope.h"
 #include "trireme/graph/random.h"
 #include "trireme/graph/replay.h"
 #include "trireme/graph/scope.h"
@@ -57,6 +58,7 @@ struct Entry {
   std::vector<const c10::StorageImpl*> storages;  // of the variables
   std::vector<ExternalTensor> externals;
   FunctionCore::Shape shape;
+  std::string remote;  // what of it the program itself cannot run
 
   // Whether the program's state outside of the signature is what it was. A variable with other
   // memory was given another dtype or device; a constant's source may have new contents.
@@ -70,6 +72,24 @@ struct Entry {
     return true;
   }
 };
+
+// What of the graph the program itself cannot run, for people; empty: nothing.
+std::string remote_part(const proto::GraphDef& def) {
+  const auto remote = [](const std::string& device) {
+    return !device.empty() && is_remote(DeviceSpec::parse(device));
+  };
+  for (const proto::Variable& variable : def.variables()) {
+    if (remote(variable.device())) {
+      return absl::StrCat("variable '", variable.name(), "' on '", variable.device(), "'");
+    }
+  }
+  for (const proto::Node& node : def.nodes()) {
+    if (remote(node.device())) {
+      return absl::StrCat("operator '", node.op(), "' on '", node.device(), "'");
+    }
+  }
+  return "";
+}
 
 std::string key_of(const std::vector<std::string>& arguments) {
   std::string key = absl::StrJoin(arguments, ";");
@@ -121,6 +141,7 @@ struct FunctionCore::Impl {
     entry->variables = std::move(checked.captured.variables);
     entry->externals = std::move(checked.captured.externals);
     entry->shape = shape;
+    entry->remote = remote_part(entry->plan->graph->def);
     for (const auto& variable : entry->variables) {
       entry->storages.push_back(variable->tensor.storage().unsafeGetStorageImpl());
     }
@@ -182,7 +203,15 @@ FunctionCore::~FunctionCore() = default;
 FunctionCore::Result FunctionCore::run(const std::vector<at::Tensor>& tensors,
                                        const std::vector<std::string>& arguments, const Body& body,
                                        const Shape& shape, const StepOptions& options) {
+  const OwnWork own;
   const auto entry = impl_->entry_for(tensors, arguments, body, shape);
+  if (!entry->remote.empty()) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                absl::StrCat("it has ", entry->remote,
+                             ", which this program cannot reach by itself; run the function with "
+                             "tr::Session(target).run(function, arguments...)"),
+                {"", absl::StrCat("function '", impl_->name, "'")});
+  }
   std::vector<at::Tensor> variables;
   variables.reserve(entry->variables.size());
   for (const auto& variable : entry->variables) variables.push_back(variable->tensor);
@@ -206,9 +235,26 @@ FunctionCore::Result FunctionCore::run(const std::vector<at::Tensor>& tensors,
   return result;
 }
 
+std::shared_ptr<const FunctionStep> FunctionCore::step(const std::vector<at::Tensor>& tensors,
+                                                       const std::vector<std::string>& arguments,
+                                                       const Body& body, const Shape& shape) {
+  const OwnWork own;
+  const auto entry = impl_->entry_for(tensors, arguments, body, shape);
+  auto step = std::make_shared<FunctionStep>();
+  step->function = impl_->name;
+  step->plan = entry->plan;
+  step->variables = entry->variables;
+  step->inputs = tensors;
+  step->seed = impl_->seed();
+  step->step = impl_->step++;
+  step->shape = entry->shape;
+  return step;
+}
+
 Graph FunctionCore::graph(const std::vector<at::Tensor>& tensors,
                           const std::vector<std::string>& arguments, const Body& body,
                           const Shape& shape) {
+  const OwnWork own;
   return Graph(impl_->entry_for(tensors, arguments, body, shape)->plan);
 }
 

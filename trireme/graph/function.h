@@ -36,6 +36,19 @@ bool runs_eagerly();
 
 namespace internal {
 
+struct VariableRecord;
+
+// One call of a captured function, ready to run anywhere.
+struct FunctionStep {
+  std::string function;
+  std::shared_ptr<const Plan> plan;
+  std::vector<std::shared_ptr<VariableRecord>> variables;  // as the plan numbers them
+  std::vector<at::Tensor> inputs;
+  uint64_t seed = 0;
+  uint64_t step = 0;
+  std::shared_ptr<const void> shape;  // of its results
+};
+
 class FunctionCore {
  public:
   FunctionCore(std::string name, FunctionOptions options);
@@ -53,6 +66,10 @@ class FunctionCore {
   // `arguments` has one signature per argument. `shape` is read after `body` has run.
   Result run(const std::vector<at::Tensor>& tensors, const std::vector<std::string>& arguments,
              const Body& body, const Shape& shape, const StepOptions& options);
+  // What run() would replay, for those who run it elsewhere; counts as a step.
+  std::shared_ptr<const FunctionStep> step(const std::vector<at::Tensor>& tensors,
+                                           const std::vector<std::string>& arguments,
+                                           const Body& body, const Shape& shape);
   Graph graph(const std::vector<at::Tensor>& tensors, const std::vector<std::string>& arguments,
               const Body& body, const Shape& shape);
   // Runs the body in place, on the step's random numbers.
@@ -112,6 +129,19 @@ class Function<R(Args...)> {
     if constexpr (!std::is_void_v<R>) {
       internal::TensorCursor reader(result.tensors);
       return Structure<R>::replace(**static_cast<const std::optional<R>*>(result.shape.get()),
+                                   reader);
+    }
+  }
+
+  // The call as a step that can run anywhere, and how its results are put together.
+  std::shared_ptr<const internal::FunctionStep> prepare(std::decay_t<Args>... args) const {
+    Call call(*this, args...);
+    return core_->step(call.tensors, call.signatures, call.body, call.shape);
+  }
+  static R assemble(const internal::FunctionStep& step, const std::vector<at::Tensor>& tensors) {
+    if constexpr (!std::is_void_v<R>) {
+      internal::TensorCursor reader(tensors);
+      return Structure<R>::replace(**static_cast<const std::optional<R>*>(step.shape.get()),
                                    reader);
     }
   }

@@ -73,6 +73,13 @@ std::set<std::string> written_variables(const Plan& plan, int node) {
   return written;
 }
 
+// Where something runs or lives, and why.
+std::string explain_device(const proto::GraphDef& def, const std::string& device, uint32_t reason) {
+  if (device.empty() && reason == 0) return "the session's master task: no scope names a device";
+  return absl::StrCat(device.empty() ? "the task's default device" : device, ": ",
+                      reason == 0 ? "no scope names it" : def.scopes(reason - 1));
+}
+
 std::string explain_node(const Plan& plan, int i) {
   const proto::GraphDef& def = plan.graph->def;
   const proto::Node& node = def.nodes(i);
@@ -85,9 +92,7 @@ std::string explain_node(const Plan& plan, int i) {
   for (const auto& argument : node.arguments()) arguments.push_back(format_operand(def, argument));
   std::string line = absl::StrCat(i, "\t", results.empty() ? "-" : absl::StrJoin(results, ", "),
                                   " = ", node.op(), "(", absl::StrJoin(arguments, ", "), ")");
-  absl::StrAppend(
-      &line, "\n\ton ",
-      node.device().empty() ? "the task's default device: no scope names another" : node.device());
+  absl::StrAppend(&line, "\n\ton ", explain_device(def, node.device(), node.device_reason()));
   if (node.module() > 0) absl::StrAppend(&line, "; module ", def.scopes(node.module() - 1));
   if (node.scope() > 0) absl::StrAppend(&line, "; scope ", def.scopes(node.scope() - 1));
   if (node.differentiates() > 0) {
@@ -141,7 +146,7 @@ std::string Graph::explain() const {
         &text, "variable '", variable.name(), "' ", format_type(variable.type()),
         plan_->variable_written[i] ? ", written" : ", read only",
         variable.slot_of().empty() ? "" : absl::StrCat(", state of '", variable.slot_of(), "'"),
-        "\n");
+        ", on ", explain_device(def, variable.device(), variable.device_reason()), "\n");
   }
   for (int i = 0; i < def.nodes_size(); ++i) text += explain_node(*plan_, i);
   std::vector<std::string> outputs;

@@ -2,22 +2,11 @@
 
 #include <torch/version.h>
 
-#include <functional>
-
 #include "trireme/base/status.h"
 #include "trireme/graph/operators.h"
 
 namespace trireme::internal {
 namespace {
-
-void for_each_value(const proto::Argument& argument, const std::function<void(int64_t)>& visit) {
-  if (argument.kind_case() == proto::Argument::kValue) visit(argument.value());
-  if (argument.has_values()) {
-    for (int64_t value : argument.values().ids()) {
-      if (value >= 0) visit(value);
-    }
-  }
-}
 
 void renumber(proto::Argument& argument, const std::vector<int64_t>& numbers) {
   if (argument.kind_case() == proto::Argument::kValue) {
@@ -31,6 +20,15 @@ void renumber(proto::Argument& argument, const std::vector<int64_t>& numbers) {
 }
 
 }  // namespace
+
+void for_each_value(const proto::Argument& argument, const std::function<void(int64_t)>& visit) {
+  if (argument.kind_case() == proto::Argument::kValue) visit(argument.value());
+  if (argument.has_values()) {
+    for (int64_t value : argument.values().ids()) {
+      if (value >= 0) visit(value);
+    }
+  }
+}
 
 GraphBuilder::GraphBuilder(const std::string& name) : graph_(std::make_shared<GraphData>()) {
   graph_->def.set_name(name);
@@ -87,6 +85,7 @@ std::shared_ptr<GraphData> GraphBuilder::finish() {
   std::vector<bool> used(def.values_size(), false);
   for (int i = 0; i < def.nodes_size(); ++i) {
     if (!needed[i]) continue;
+    if (def.nodes(i).colocated_with() > 0) used[def.nodes(i).colocated_with() - 1] = true;
     for (const auto& argument : def.nodes(i).arguments()) {
       for_each_value(argument, [&](int64_t value) { used[value] = true; });
     }
@@ -128,6 +127,9 @@ std::shared_ptr<GraphData> GraphBuilder::finish() {
     *node = std::move(*def.mutable_nodes(i));
     nodes[i + 1] = out.nodes_size();
     node->set_differentiates(nodes[node->differentiates()]);
+    if (node->colocated_with() > 0) {
+      node->set_colocated_with(static_cast<uint32_t>(numbers[node->colocated_with() - 1] + 1));
+    }
     for (auto& argument : *node->mutable_arguments()) renumber(argument, numbers);
     for (auto& result : *node->mutable_results()) renumber(result, numbers);
     const auto op = find_allowed_operator(node->op());

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -44,6 +45,9 @@ class GraphBuilder {
   std::shared_ptr<GraphData> graph_;
   std::unordered_map<std::string, uint32_t> scopes_;
 };
+
+// The values that an argument names, or a result makes; those that are none are left out.
+void for_each_value(const proto::Argument& argument, const std::function<void(int64_t)>& visit);
 
 void set_type(const at::Tensor& tensor, proto::TensorType* type);
 

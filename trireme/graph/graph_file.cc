@@ -73,13 +73,32 @@ std::string version_family(const std::string& version) {
 
 }  // namespace
 
-absl::StatusOr<std::string> encode_graph(const GraphData& graph) {
+std::vector<at::Tensor> constant_rows(const GraphData& graph) {
   std::vector<at::Tensor> rows;
   for (size_t i = 0; i < graph.constants.size(); ++i) {
     const int64_t covered = covered_elements(graph.def.constants(static_cast<int>(i)).type());
     const at::Tensor& constant = graph.constants[i];
     rows.push_back(at::as_strided(constant, {covered}, {1}, constant.storage_offset()));
   }
+  return rows;
+}
+
+absl::StatusOr<std::shared_ptr<const GraphData>> assemble_graph(proto::GraphDef def,
+                                                                std::vector<at::Tensor> rows) {
+  if (version_family(def.torch_version()) != version_family(TORCH_VERSION)) {
+    return make_status(ErrorCode::kVersionMismatch,
+                       absl::StrCat("the graph was captured with LibTorch ", def.torch_version(),
+                                    "; this is ", TORCH_VERSION));
+  }
+  auto graph = std::make_shared<GraphData>();
+  graph->def = std::move(def);
+  graph->constants = std::move(rows);
+  TRIREME_RETURN_IF_ERROR(shape_constants(graph->def, graph->constants));
+  return std::shared_ptr<const GraphData>(std::move(graph));
+}
+
+absl::StatusOr<std::string> encode_graph(const GraphData& graph) {
+  const std::vector<at::Tensor> rows = constant_rows(graph);
   TRIREME_ASSIGN_OR_RETURN(const std::string tensors, encode_tensors(rows));
   const std::string def = graph.def.SerializeAsString();
   const uint64_t length = def.size();
@@ -98,22 +117,16 @@ absl::StatusOr<std::shared_ptr<const GraphData>> decode_graph(const std::string&
     return invalid(absl::StrCat("the graph claims ", length, " bytes of ", bytes.size() - kHeadSize,
                                 "; at most ", kLargestProtobuf, " are allowed"));
   }
-  auto graph = std::make_shared<GraphData>();
+  proto::GraphDef def;
   const google::protobuf::LogSilencer silencer;  // the error below says it, once
-  if (!graph->def.ParseFromArray(bytes.data() + kHeadSize, static_cast<int>(length))) {
+  if (!def.ParseFromArray(bytes.data() + kHeadSize, static_cast<int>(length))) {
     return invalid("the graph's protobuf cannot be read: the file is damaged");
-  }
-  if (version_family(graph->def.torch_version()) != version_family(TORCH_VERSION)) {
-    return make_status(ErrorCode::kVersionMismatch,
-                       absl::StrCat("the graph was captured with LibTorch ",
-                                    graph->def.torch_version(), "; this is ", TORCH_VERSION));
   }
   TensorLimits limits;
   limits.max_bytes = bytes.size();
-  TRIREME_ASSIGN_OR_RETURN(graph->constants,
+  TRIREME_ASSIGN_OR_RETURN(std::vector<at::Tensor> rows,
                            decode_tensors(bytes.substr(kHeadSize + length), limits));
-  TRIREME_RETURN_IF_ERROR(shape_constants(graph->def, graph->constants));
-  return std::shared_ptr<const GraphData>(std::move(graph));
+  return assemble_graph(std::move(def), std::move(rows));
 }
 
 absl::Status save_graph_file(const GraphData& graph, const std::string& path) {

@@ -16,6 +16,12 @@
 //   tensors   the constants, by the tensor codec, each as the one row of memory that it covers
 namespace trireme::internal {
 
+// The constants as they travel: each as the one row of memory that it covers. And back, from rows
+// that anybody may have sent; what it returns still has to be compiled.
+std::vector<at::Tensor> constant_rows(const GraphData& graph);
+absl::StatusOr<std::shared_ptr<const GraphData>> assemble_graph(proto::GraphDef def,
+                                                                std::vector<at::Tensor> rows);
+
 absl::StatusOr<std::string> encode_graph(const GraphData& graph);
 // Reads bytes that anybody may have written. What it returns still has to be compiled.
 absl::StatusOr<std::shared_ptr<const GraphData>> decode_graph(const std::string& bytes);

@@ -3,7 +3,9 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "absl/strings/str_cat.h"
@@ -110,6 +112,7 @@ class Compiler {
     plan_->input_values.assign(def_.inputs(), -1);
     plan_->constant_values.assign(data_.constants.size(), -1);
     plan_->variable_values.assign(def_.variables_size(), -1);
+    plan_->received_values.assign(def_.receives_size(), -1);
     plan_->constant_written.assign(data_.constants.size(), false);
     plan_->variable_written.assign(def_.variables_size(), false);
     made_.assign(def_.values_size(), false);
@@ -126,10 +129,11 @@ class Compiler {
       std::vector<int64_t>* places = value.source() == Value::INPUT      ? &plan_->input_values
                                      : value.source() == Value::CONSTANT ? &plan_->constant_values
                                      : value.source() == Value::VARIABLE ? &plan_->variable_values
+                                     : value.source() == Value::RECEIVED ? &plan_->received_values
                                                                          : nullptr;
       if (places == nullptr || value.index() >= places->size() || (*places)[value.index()] != -1) {
-        return invalid(absl::StrCat("value ", i, " is input, constant or variable ", value.index(),
-                                    ", which does not exist or is taken"));
+        return invalid(absl::StrCat("value ", i, " is input, constant, variable or receive ",
+                                    value.index(), ", which does not exist or is taken"));
       }
       (*places)[value.index()] = i;
       made_[i] = true;
@@ -252,15 +256,122 @@ class Compiler {
     }
     mark_written();
     mark_copied_outputs();
+    mark_variables();
+    TRIREME_RETURN_IF_ERROR(plan_receives());
+    TRIREME_RETURN_IF_ERROR(plan_sends());
     plan_last_uses();
     return absl::OkStatus();
   }
 
+  // Which variable's memory a value may share; -1 for none.
+  int64_t variable_of(int64_t value) {
+    const auto found = value < 0 ? variables_.end() : variables_.find(aliases_.find(value));
+    return found == variables_.end() ? -1 : found->second;
+  }
+
+  void mark_variables() {
+    for (size_t i = 0; i < plan_->variable_values.size(); ++i) {
+      const int64_t value = plan_->variable_values[i];
+      if (value >= 0) variables_[aliases_.find(value)] = static_cast<int64_t>(i);
+    }
+    for (int64_t output : def_.outputs()) plan_->output_variables.push_back(variable_of(output));
+    if (variables_.empty()) return;
+    for (NodePlan& node : plan_->nodes) {
+      std::map<uint32_t, bool> touched;
+      const std::vector<int> writable = writable_arguments(node.op);
+      for (size_t i = 0; i < node.arguments.size(); ++i) {
+        const bool writes = std::ranges::find(writable, static_cast<int>(i)) != writable.end();
+        const auto note = [&](int64_t value) {
+          if (const int64_t variable = variable_of(value); variable >= 0) {
+            touched[static_cast<uint32_t>(variable)] |= writes;
+          }
+        };
+        if (node.arguments[i].kind == ArgumentPlan::Kind::kValue) note(node.arguments[i].value);
+        for (int64_t value : node.arguments[i].values) note(value);
+      }
+      node.variables.assign(touched.begin(), touched.end());
+    }
+  }
+
+  absl::Status plan_receives() {
+    std::vector<int64_t> receive_of(def_.values_size(), -1);
+    for (int i = 0; i < def_.receives_size(); ++i) {
+      const proto::Receive& receive = def_.receives(i);
+      if (receive.generator()) {
+        if (receive.before() >= plan_->nodes.size() || plan_->received_values[i] >= 0) {
+          return invalid(absl::StrCat("receive ", i, " of the generator comes before node ",
+                                      receive.before(), ", which does not exist"));
+        }
+        plan_->nodes[receive.before()].receives.push_back(i);
+      } else if (plan_->received_values[i] >= 0) {
+        receive_of[plan_->received_values[i]] = i;
+      }
+    }
+    if (def_.receives_size() == 0) return absl::OkStatus();
+    for (NodePlan& node : plan_->nodes) {
+      const auto note = [&](int64_t value) {
+        if (value < 0 || receive_of[value] < 0) return;
+        node.receives.push_back(static_cast<uint32_t>(std::exchange(receive_of[value], -1)));
+      };
+      for (const ArgumentPlan& argument : node.arguments) {
+        if (argument.kind == ArgumentPlan::Kind::kValue) note(argument.value);
+        for (int64_t value : argument.values) note(value);
+      }
+    }
+    for (int64_t output : def_.outputs()) {
+      if (output >= 0 && def_.values(output).source() == Value::RECEIVED) {
+        return invalid(absl::StrCat("output value ", output, " is received from another task"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status plan_sends() {
+    std::vector<uint32_t> ready(def_.values_size(), 0);
+    for (uint32_t i = 0; i < plan_->nodes.size(); ++i) {
+      for (const NodePlan::Result& result : plan_->nodes[i].results) {
+        if (result.value >= 0) ready[result.value] = i + 1;
+        for (int64_t value : result.list) {
+          if (value >= 0) ready[value] = i + 1;
+        }
+      }
+    }
+    for (int i = 0; i < def_.sends_size(); ++i) {
+      const proto::Send& send = def_.sends(i);
+      if (send.value() < -1 || send.value() >= def_.values_size() ||
+          send.after() > plan_->nodes.size() ||
+          (send.value() >= 0 &&
+           (!made_[send.value()] || def_.values(send.value()).source() == Value::RECEIVED ||
+            ready[send.value()] > send.after()))) {
+        return invalid(absl::StrCat("send ", i, " after node ", send.after(), " is of value ",
+                                    send.value(), ", which is not there then"));
+      }
+      SendPlan planned;
+      planned.index = static_cast<uint32_t>(i);
+      planned.value = send.value();
+      planned.after = send.after();
+      planned.variable = variable_of(send.value());
+      planned.copied = planned.variable >= 0 ||
+                       (send.value() >= 0 && written_.contains(aliases_.find(send.value())));
+      plan_->sends.push_back(planned);
+    }
+    std::ranges::stable_sort(plan_->sends, {}, &SendPlan::after);
+    // The last send of a value that no node uses after it lets go of it.
+    std::unordered_set<int64_t> seen;
+    for (auto send = plan_->sends.rbegin(); send != plan_->sends.rend(); ++send) {
+      if (send->value < 0 || !seen.insert(send->value).second) continue;
+      if (last_use_[send->value] >= static_cast<int>(send->after)) continue;
+      send->last_use = true;
+      last_use_[send->value] = kTaken;
+    }
+    return absl::OkStatus();
+  }
+
   void mark_written() {
-    std::unordered_set<uint32_t> written, written_as_captured;
+    std::unordered_set<uint32_t> written_as_captured;
     const auto note = [&](int64_t value) {
       if (value < 0) return;
-      written.insert(aliases_.find(value));
+      written_.insert(aliases_.find(value));
       written_as_captured.insert(def_.values(value).storage());
     };
     for (const NodePlan& node : plan_->nodes) {
@@ -271,7 +382,7 @@ class Compiler {
     }
     for (size_t i = 0; i < plan_->constant_values.size(); ++i) {
       const int64_t value = plan_->constant_values[i];
-      plan_->constant_written[i] = value >= 0 && written.contains(aliases_.find(value));
+      plan_->constant_written[i] = value >= 0 && written_.contains(aliases_.find(value));
     }
     for (size_t i = 0; i < plan_->variable_values.size(); ++i) {
       const int64_t value = plan_->variable_values[i];
@@ -336,6 +447,8 @@ class Compiler {
   std::shared_ptr<Plan> plan_;
   AliasSets aliases_;
   std::vector<bool> made_;
+  std::unordered_set<uint32_t> written_;             // sets of values
+  std::unordered_map<uint32_t, int64_t> variables_;  // set of values to variable
   std::vector<int> last_use_;  // the last node that uses the value; -1 for none
 };
 

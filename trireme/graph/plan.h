@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -35,6 +36,21 @@ struct NodePlan {
   std::vector<int> aliased;          // arguments that run on an alias (Node.reshapes)
   bool random = false;
   bool has_generator = false;
+  // Of a part of a graph: which receives it is the first to need.
+  std::vector<uint32_t> receives;
+  // Variables whose memory it touches, and whether it writes it.
+  std::vector<std::pair<uint32_t, bool>> variables;
+};
+
+// A value, or the generator's state, that goes to another task.
+struct SendPlan {
+  uint32_t index = 0;  // in GraphDef.sends
+  int64_t value = -1;
+  uint32_t after = 0;  // how many nodes run before it
+  bool last_use = false;
+  // Its memory may change while it is on its way: it shares it with what somebody writes.
+  bool copied = false;
+  int64_t variable = -1;  // whose memory it shares
 };
 
 // A graph that has been checked against the operators' schemas, ready to run. Immutable, so that
@@ -47,7 +63,10 @@ struct Plan {
   std::vector<int64_t> variable_values;
   std::vector<bool> constant_written;  // such a constant is copied for each run
   std::vector<bool> variable_written;
-  std::vector<bool> output_copied;  // shares memory with a constant, a variable or an input
+  std::vector<bool> output_copied;        // shares memory with a constant, a variable or an input
+  std::vector<int64_t> output_variables;  // whose memory each output shares; -1 for none
+  std::vector<int64_t> received_values;   // per receive, the value; -1 for the generator's state
+  std::vector<SendPlan> sends;            // by `after`
 };
 
 // Checks everything that a file or a peer may have got wrong: operators, argument types, order,

@@ -64,6 +64,7 @@ class Recorder {
   void name_results(Call& call);
   bool name_result(const at::Tensor& tensor, const Call& call, int64_t* value);
   void annotate(Call& call);
+  void request_device(proto::Node& node);
   std::string module_of(const Memory& memory) const;
   [[noreturn]] void refuse(const std::string& why) const;
 

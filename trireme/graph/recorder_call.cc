@@ -1,6 +1,7 @@
 // What happens to one operator of a captured step: looked at, written down, run, and its results
 // named.
 #include <ATen/SequenceNumber.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/node.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "trireme/graph/device_scope.h"
 #include "trireme/graph/fingerprint.h"
 #include "trireme/graph/operators.h"
 #include "trireme/graph/random.h"
@@ -347,6 +349,8 @@ void Recorder::annotate(Call& call) {
   // Autograd numbers its functions; the function made last before this kernel ran differentiates
   // this node, and one that is being evaluated tells whose gradient the node is part of.
   const int index = builder_.nodes() - 1;
+  call.node.set_in_backward(torch::autograd::get_current_graph_task_id() != -1);
+  request_device(call.node);
   if (const auto function = torch::autograd::get_current_node()) {
     const auto forward = forward_nodes_.find(function->sequence_nr());
     if (forward == forward_nodes_.end()) return;
@@ -358,6 +362,17 @@ void Recorder::annotate(Call& call) {
     last_sequence_ = at::sequence_number::peek();
     forward_nodes_[last_sequence_ - 1] = index;
   }
+}
+
+void Recorder::request_device(proto::Node& node) {
+  const DeviceRequest request = requested_device({.name = node.op()});
+  if (request.colocate_with.defined()) {
+    const int64_t value = value_of(request.colocate_with);
+    node.set_colocated_with(static_cast<uint32_t>(value + 1));
+  } else {
+    node.set_device(request.device.to_string());
+  }
+  node.set_device_reason(builder_.scope(request.scopes));
 }
 
 std::string Recorder::module_of(const Memory& memory) const {

@@ -88,6 +88,7 @@ Memory& Recorder::adopt_variable(const std::shared_ptr<VariableRecord>& record) 
   variable->set_trainable(record->trainable);
   variable->set_slot_of(record->slot_of);
   variable->set_device(record->device);
+  variable->set_device_reason(builder_.scope(record->device_scopes));
   set_type(live, variable->mutable_type());
   const uint32_t value = builder_.add_value(proto::Value::VARIABLE, index, live);
   memory.values.emplace_back(table_.geometry_of(live), value);

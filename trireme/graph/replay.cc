@@ -23,143 +23,32 @@ using Kind = ArgumentPlan::Kind;
 class Run {
  public:
   Run(const Plan& plan, at::Generator generator, const ReplayOptions& options)
-      : plan_(plan), options_(options), generator_(std::move(generator)) {
-    values_.resize(plan.graph->def.values_size());
-  }
+      : plan_(plan), options_(options), runner_(plan, std::move(generator)) {}
 
   absl::Status bind(const std::vector<at::Tensor>& inputs,
                     const std::vector<at::Tensor>& variables) {
-    if (inputs.size() != plan_.input_values.size()) {
-      return make_status(ErrorCode::kInvalidArgument,
-                         absl::StrCat("the graph takes ", plan_.input_values.size(),
-                                      " inputs and got ", inputs.size()));
-    }
-    if (variables.size() != plan_.variable_values.size()) {
-      return make_status(ErrorCode::kInvalidArgument,
-                         absl::StrCat("the graph uses ", plan_.variable_values.size(),
-                                      " variables and got ", variables.size()));
-    }
-    const auto place = [this](const std::vector<int64_t>& values, size_t i, at::Tensor tensor) {
-      if (values[i] >= 0) values_[values[i]] = std::move(tensor);
-    };
-    for (size_t i = 0; i < inputs.size(); ++i) place(plan_.input_values, i, inputs[i]);
-    for (size_t i = 0; i < variables.size(); ++i) place(plan_.variable_values, i, variables[i]);
-    const auto& constants = plan_.graph->constants;
-    for (size_t i = 0; i < constants.size(); ++i) {
-      place(plan_.constant_values, i,
-            plan_.constant_written[i] ? constants[i].clone() : constants[i]);
-    }
-    return absl::OkStatus();
+    return runner_.bind(inputs, variables);
   }
 
   absl::Status execute() {
     for (size_t i = 0; i < plan_.nodes.size(); ++i) {
       if (options_.stop.stop_requested()) {
         return make_status(ErrorCode::kCancelled,
-                           absl::StrCat("cancelled before ", describe_node(plan_, i)), origin());
+                           absl::StrCat("cancelled before ", describe_node(plan_, i)),
+                           runner_.origin());
       }
       try {
-        observed_ ? execute_observed(i) : execute_node(plan_.nodes[i]);
-      } catch (const Error& error) {
-        return make_status(error.code(), error.message(), origin());
-      } catch (const c10::Error& error) {
-        return failed(i, error.what_without_backtrace());
-      } catch (const std::exception& error) {
-        return failed(i, error.what());
+        observed_ ? execute_observed(i) : runner_.execute(plan_.nodes[i], stack_, true);
+      } catch (...) {
+        return runner_.failed(i);
       }
     }
     return absl::OkStatus();
   }
 
-  std::vector<at::Tensor> outputs() {
-    std::vector<at::Tensor> outputs;
-    const auto& ids = plan_.graph->def.outputs();
-    outputs.reserve(ids.size());
-    for (int i = 0; i < ids.size(); ++i) {
-      at::Tensor output = ids[i] < 0 ? at::Tensor() : values_[ids[i]].toTensor();
-      outputs.push_back(plan_.output_copied[i] ? output.clone() : output);
-    }
-    return outputs;
-  }
+  std::vector<at::Tensor> outputs() { return runner_.outputs(); }
 
  private:
-  Origin origin() const { return {"", absl::StrCat("graph '", plan_.graph->def.name(), "'")}; }
-
-  absl::Status failed(size_t node, const std::string& why) const {
-    return make_status(ErrorCode::kInternal,
-                       absl::StrCat(describe_node(plan_, node), " failed: ", why), origin());
-  }
-
-  void execute_node(const NodePlan& node) {
-    stack_.clear();
-    for (const ArgumentPlan& argument : node.arguments) push(argument);
-    for (int i : node.aliased) stack_[i] = at::alias(stack_[i].toTensor());
-    if (node.random && !node.has_generator) {
-      BorrowDefaultGenerator borrow(generator_);
-      node.op.callBoxed(stack_);
-    } else {
-      node.op.callBoxed(stack_);
-    }
-    take_results(node);
-    for (uint32_t value : node.free_after) values_[value] = c10::IValue();
-  }
-
-  void push(const ArgumentPlan& argument) {
-    switch (argument.kind) {
-      case Kind::kConstant:
-        stack_.push_back(argument.constant);
-        return;
-      case Kind::kValue:
-        if (argument.last_use) {
-          stack_.push_back(std::move(values_[argument.value]));
-        } else {
-          stack_.push_back(values_[argument.value]);
-        }
-        return;
-      case Kind::kValues: {
-        c10::List<at::Tensor> list;
-        list.reserve(argument.values.size());
-        for (int64_t value : argument.values) list.push_back(values_[value].toTensor());
-        stack_.push_back(std::move(list));
-        return;
-      }
-      case Kind::kOptionalValues: {
-        c10::List<std::optional<at::Tensor>> list;
-        list.reserve(argument.values.size());
-        for (int64_t value : argument.values) {
-          list.push_back(value < 0 ? std::nullopt
-                                   : std::optional<at::Tensor>(values_[value].toTensor()));
-        }
-        stack_.push_back(std::move(list));
-        return;
-      }
-      case Kind::kGenerator:
-        stack_.push_back(generator_);
-        return;
-    }
-  }
-
-  void take_results(const NodePlan& node) {
-    for (size_t i = 0; i < node.results.size(); ++i) {
-      const NodePlan::Result& result = node.results[i];
-      if (result.value >= 0) {
-        values_[result.value] = std::move(stack_[i]);
-      } else if (!result.list.empty()) {
-        take_list(result, stack_[i].toTensorVector());
-      }
-    }
-  }
-
-  void take_list(const NodePlan::Result& result, std::vector<at::Tensor> tensors) {
-    if (tensors.size() != result.list.size()) {
-      throw Error(ErrorCode::kInternal, absl::StrCat("gave ", tensors.size(), " tensors and ",
-                                                     result.list.size(), " when capturing"));
-    }
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      if (result.list[i] >= 0) values_[result.list[i]] = std::move(tensors[i]);
-    }
-  }
-
   void execute_observed(size_t index) {
     const NodePlan& node = plan_.nodes[index];
     // Written arguments may be dropped by their last use; they are looked at as well.
@@ -168,7 +57,7 @@ class Run {
       for (int i : writable_arguments(node.op)) collect(node.arguments[i], written);
     }
     const auto begin = OperatorTrace::Clock::now();
-    execute_node(node);
+    runner_.execute(node, stack_, true);
     if (options_.trace != nullptr) {
       options_.trace->add(node, index, begin, OperatorTrace::Clock::now());
     }
@@ -184,18 +73,18 @@ class Run {
   }
 
   void collect(const ArgumentPlan& argument, std::vector<at::Tensor>& tensors) {
-    if (argument.kind == Kind::kValue) tensors.push_back(values_[argument.value].toTensor());
+    if (argument.kind == Kind::kValue) tensors.push_back(runner_.value(argument.value).toTensor());
     for (int64_t value : argument.values) {
-      if (value >= 0) tensors.push_back(values_[value].toTensor());
+      if (value >= 0) tensors.push_back(runner_.value(value).toTensor());
     }
   }
 
   void collect(const NodePlan::Result& result, std::vector<at::Tensor>& tensors) {
-    if (result.value >= 0 && values_[result.value].isTensor()) {
-      tensors.push_back(values_[result.value].toTensor());
+    if (result.value >= 0 && runner_.value(result.value).isTensor()) {
+      tensors.push_back(runner_.value(result.value).toTensor());
     }
     for (int64_t value : result.list) {
-      if (value >= 0) tensors.push_back(values_[value].toTensor());
+      if (value >= 0) tensors.push_back(runner_.value(value).toTensor());
     }
   }
 
@@ -213,8 +102,7 @@ class Run {
   const ReplayOptions& options_;
   const bool observed_ =
       options_.trace != nullptr || options_.check_numerics || options_.poison_uninitialized;
-  at::Generator generator_;
-  std::vector<c10::IValue> values_;
+  NodeRunner runner_;
   torch::jit::Stack stack_;
 };
 
@@ -238,19 +126,6 @@ absl::StatusOr<std::vector<at::Tensor>> replay(const Plan& plan,
     if (plan.variable_written[i]) variables[i].unsafeGetTensorImpl()->bump_version();
   }
   return run.outputs();
-}
-
-std::string describe_node(const Plan& plan, size_t node) {
-  const proto::GraphDef& def = plan.graph->def;
-  const proto::Node& described = def.nodes(static_cast<int>(node));
-  std::string text = absl::StrCat("operator '", described.op(), "' (node ", node);
-  if (described.module() > 0) {
-    absl::StrAppend(&text, ", module '", def.scopes(described.module() - 1), "'");
-  }
-  if (described.scope() > 0) {
-    absl::StrAppend(&text, ", scope '", def.scopes(described.scope() - 1), "'");
-  }
-  return text + ")";
 }
 
 void OperatorTrace::add(const NodePlan& node, size_t index, Clock::time_point begin,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "trireme/graph/node_runner.h"
 #include "trireme/graph/plan.h"
 
 namespace trireme::internal {
@@ -48,8 +49,5 @@ absl::StatusOr<std::vector<at::Tensor>> replay(const Plan& plan,
                                                const std::vector<at::Tensor>& variables,
                                                at::Generator generator,
                                                const ReplayOptions& options = {});
-
-// "operator 'aten::mm' (module 'fc1', scope 'loss')".
-std::string describe_node(const Plan& plan, size_t node);
 
 }  // namespace trireme::internal

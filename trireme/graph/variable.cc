@@ -8,6 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
 #include "trireme/base/mutex.h"
+#include "trireme/graph/capture.h"
+#include "trireme/graph/device_scope.h"
+#include "trireme/graph/function.h"
 #include "trireme/graph/variable_registry.h"
 
 namespace trireme {
@@ -35,6 +38,12 @@ class Registry {
       record->tensor = std::move(variable.tensor);
       record->trainable = variable.trainable;
       record->slot_of = std::move(variable.slot_of);
+      if (record->slot_of.empty()) {  // an optimizer's state is where its variable is
+        const DeviceRequest request = requested_device(
+            {.is_variable = true, .name = record->name, .bytes = record->tensor.nbytes()});
+        record->device = request.device.to_string();
+        record->device_scopes = request.scopes;
+      }
       by_name_[record->name] = record;
       by_tensor_[record->tensor.unsafeGetTensorImpl()] = record;
     }
@@ -77,6 +86,10 @@ class Registry {
 
 }  // namespace
 
+bool VariableRecord::is_remote() const {
+  return !device.empty() && internal::is_remote(DeviceSpec::parse(device));
+}
+
 std::shared_ptr<VariableRecord> add_variable(NewVariable variable) {
   return Registry::instance().add(std::move(variable), /*owned_elsewhere=*/false);
 }
@@ -107,10 +120,21 @@ void check_shape(const internal::VariableRecord& record, const at::Tensor& value
       {"", absl::StrCat("variable '", record.name, "'")});
 }
 
+// What the program holds of a variable that lives elsewhere is what it starts from.
+void check_reachable(const internal::VariableRecord& record) {
+  if (!record.is_remote() || internal::is_capturing() || runs_eagerly()) return;
+  throw Error(ErrorCode::kFailedPrecondition,
+              absl::StrCat("it lives on '", record.device,
+                           "', not in this program; read and write it in a function that a "
+                           "tr::Session runs"),
+              {"", absl::StrCat("variable '", record.name, "'")});
+}
+
 at::Tensor own_copy(const at::Tensor& initial, bool trainable) {
   if (!initial.defined()) {
     throw Error(ErrorCode::kInvalidArgument, "a variable needs a defined initial tensor");
   }
+  const internal::OwnWork own;
   at::Tensor tensor = initial.detach().clone();
   if (trainable && (tensor.is_floating_point() || tensor.is_complex())) {
     tensor.requires_grad_(true);
@@ -134,23 +158,31 @@ bool Variable::trainable() const {
   return record_->trainable;
 }
 
+std::string Variable::device() const {
+  return record_->device;
+}
+
 const at::Tensor& Variable::read() const {
+  check_reachable(*record_);
   return record_->tensor;
 }
 
 void Variable::assign(const at::Tensor& value) const {
+  check_reachable(*record_);
   check_shape(*record_, value);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).copy_(value);
 }
 
 void Variable::assign_add(const at::Tensor& delta) const {
+  check_reachable(*record_);
   check_shape(*record_, delta);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).add_(delta);
 }
 
 void Variable::assign_sub(const at::Tensor& delta) const {
+  check_reachable(*record_);
   check_shape(*record_, delta);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).sub_(delta);

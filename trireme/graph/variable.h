@@ -16,7 +16,8 @@ struct VariableOptions {
 
 // A named tensor that outlives steps. Captured functions read and write it where it is; any other
 // tensor that a captured function uses is a constant of its graph. A handle: copies mean the same
-// variable. Here it lives in the program's memory. Not synchronised: a step that writes it and
+// variable. It lives in the program's memory, unless it is made in a DeviceScope that names a task:
+// then there, once a session uses it. Not synchronised: a step that writes it and
 // another that uses it must not run at once.
 class Variable {
  public:
@@ -26,6 +27,9 @@ class Variable {
 
   const std::string& name() const;
   bool trainable() const;
+  // Where it lives, as far as the scopes that it was made in name it: "/job:ps/task:0"; empty: in
+  // the program, and on a session's master task for the functions that it runs.
+  std::string device() const;
   // The contents, not a copy of them; gradients flow through it to the variable.
   const at::Tensor& read() const;
   operator const at::Tensor&() const { return read(); }

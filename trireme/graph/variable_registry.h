@@ -15,10 +15,13 @@ struct VariableRecord {
   std::string name;
   at::Tensor tensor;
   bool trainable = true;
-  std::string slot_of;  // for an optimizer's state: the variable that it belongs to
-  std::string device;
+  std::string slot_of;        // for an optimizer's state: the variable that it belongs to
+  std::string device;         // as far as the scopes that it was made in name it
+  std::string device_scopes;  // which they were
   // Counts the replays that wrote it, so that a capture can tell their writes from hidden ones.
   std::atomic<uint64_t> replays = 0;
+
+  bool is_remote() const;  // lives on a task, not in the program
 };
 
 struct NewVariable {

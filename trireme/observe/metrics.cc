@@ -59,6 +59,11 @@ Counter& Metrics::counter(const std::string& name) {
   return find_or_make(counters_, name);
 }
 
+Gauge& Metrics::gauge(const std::string& name) {
+  MutexLock lock(mutex_);
+  return find_or_make(gauges_, name);
+}
+
 Histogram& Metrics::histogram(const std::string& name) {
   MutexLock lock(mutex_);
   return find_or_make(histograms_, name);
@@ -68,6 +73,13 @@ std::map<std::string, uint64_t> Metrics::counters() const {
   MutexLock lock(mutex_);
   std::map<std::string, uint64_t> result;
   for (const auto& [name, counter] : counters_) result[name] = counter->value();
+  return result;
+}
+
+std::map<std::string, int64_t> Metrics::gauges() const {
+  MutexLock lock(mutex_);
+  std::map<std::string, int64_t> result;
+  for (const auto& [name, gauge] : gauges_) result[name] = gauge->value();
   return result;
 }
 

@@ -21,6 +21,16 @@ class Counter {
   std::atomic<uint64_t> value_ = 0;
 };
 
+// A number that goes up and down: how much there is of something now. Thread-safe.
+class Gauge {
+ public:
+  void add(int64_t amount) { value_.fetch_add(amount, std::memory_order_relaxed); }
+  int64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int64_t> value_ = 0;
+};
+
 // The distribution of a number, in buckets whose width is an eighth of their value: a quantile is
 // off by at most 12.5 %. Fixed memory, thread-safe, no lock.
 class Histogram {
@@ -50,14 +60,17 @@ class Histogram {
 class Metrics {
  public:
   Counter& counter(const std::string& name);
+  Gauge& gauge(const std::string& name);
   Histogram& histogram(const std::string& name);
 
   std::map<std::string, uint64_t> counters() const;
+  std::map<std::string, int64_t> gauges() const;
   std::map<std::string, Histogram::Snapshot> histograms() const;
 
  private:
   mutable Mutex mutex_;
   std::map<std::string, std::unique_ptr<Counter>> counters_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::unique_ptr<Gauge>> gauges_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::unique_ptr<Histogram>> histograms_ ABSL_GUARDED_BY(mutex_);
 };
 

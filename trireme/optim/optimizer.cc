@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
+#include "trireme/graph/device_scope.h"
 #include "trireme/graph/variable_registry.h"
 #include "trireme/optim/update_rule.h"
 
@@ -51,13 +52,14 @@ Optimizer::Optimizer(std::shared_ptr<const internal::UpdateRule> rule,
                      const std::vector<Variable>& variables)
     : rule_(std::move(rule)) {
   const at::NoGradGuard no_gradients;
+  const internal::OwnWork own;
   const std::string name = rule_->name();
   Bound bound{{},
               {},
               number(name + "/step", 0, at::kFloat),
               number(name + "/lr", rule_->lr(), at::kDouble)};
   for (const Variable& variable : variables) {
-    if (variable.trainable() && variable.read().requires_grad()) {
+    if (variable.trainable() && variable.record()->tensor.requires_grad()) {
       bound.variables.push_back(variable);
     }
   }
@@ -65,7 +67,7 @@ Optimizer::Optimizer(std::shared_ptr<const internal::UpdateRule> rule,
     std::vector<Variable>& tensors = bound.slots.emplace_back();
     for (const Variable& variable : bound.variables) {
       tensors.push_back(make_state(absl::StrCat(variable.name(), "/", name, "/", slot.name),
-                                   at::full_like(variable.read().detach(), slot.initial),
+                                   at::full_like(variable.record()->tensor.detach(), slot.initial),
                                    variable.name()));
     }
   }

@@ -16,6 +16,8 @@ struct RetryPolicy {
   Duration first_delay = std::chrono::milliseconds(50);
   Duration longest_delay = std::chrono::seconds(5);
   double growth = 2;
+  // Gives up when nobody could be reached for so long; 0: tries until the deadline.
+  Duration unreachable_time = Duration::zero();
 
   // Before the attempt with this number, of which the first is 1: grown, at most the longest, and
   // then anything from half of it to all of it, so that callers who failed together do not come

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -40,7 +41,7 @@ class RetryingCall : public std::enable_shared_from_this<RetryingCall> {
   void on_attempt(Response response) {
     if (response.ok() || !may_be_lost(response.status())) return on_response_(std::move(response));
     const Time next = after(options_.retry->delay_before(attempts_ + 1));
-    if (options_.stop.stop_requested() || next >= options_.deadline) {
+    if (options_.stop.stop_requested() || next >= options_.deadline || nobody_there(response)) {
       absl::Status last = response.status();
       return on_response_(make_status(
           error_code(last),
@@ -50,10 +51,22 @@ class RetryingCall : public std::enable_shared_from_this<RetryingCall> {
     run_at(next, [self = shared_from_this()] { self->start(); });
   }
 
+  bool nobody_there(const Response& response) {
+    if (error_code(response.status()) != ErrorCode::kTaskUnreachable) {
+      unreachable_since_.reset();
+      return false;
+    }
+    const Duration patience = options_.retry->unreachable_time;
+    const Time now = Clock::real().now();
+    if (!unreachable_since_) unreachable_since_ = now;
+    return patience > Duration::zero() && now - *unreachable_since_ >= patience;
+  }
+
   const CallOptions options_;
   const Attempt attempt_;
   OnResponse on_response_;
   int attempts_ = 0;
+  std::optional<Time> unreachable_since_;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "trireme/base/version.h"
@@ -50,6 +51,9 @@ class ServerService final : public Service {
     }
     for (const auto& [name, value] : context_.metrics.counters()) {
       (*response.mutable_counters())[name] = value;
+    }
+    for (const auto& [name, value] : context_.metrics.gauges()) {
+      (*response.mutable_counters())[name] = static_cast<uint64_t>(std::max<int64_t>(value, 0));
     }
     return response;
   }

@@ -1,5 +1,7 @@
 #include "trireme/runtime/task_server.h"
 
+#include <ATen/Parallel.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +17,7 @@ absl::StatusOr<std::unique_ptr<TaskServer>> TaskServer::start(TaskServerOptions 
   context->spec = std::move(options.spec);
   context->task = options.task;
   context->devices = options.devices;
+  context->step_threads = options.step_threads > 0 ? options.step_threads : at::get_num_threads();
   context->incarnation = new_incarnation();
   context->started = Clock::real().now();
   context->credentials = options.credentials;

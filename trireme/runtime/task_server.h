@@ -26,6 +26,7 @@ struct TaskContext {
   TaskId task;
   std::string address;  // as the spec gives it
   DeviceList devices;
+  int step_threads = 1;  // that run the operators of steps
   uint64_t incarnation = 0;
   Time started;
   Credentials credentials = Credentials::loopback();
@@ -43,6 +44,7 @@ struct TaskServerOptions {
   ClusterSpec spec;
   TaskId task;
   DeviceList devices;
+  int step_threads = 0;  // 0: as many as LibTorch uses for one operator
   Credentials credentials = Credentials::loopback();
   std::string bind_host;  // empty: the host of the task's own address
   ServerLimits limits;    // of what peers may make it hold

@@ -1,0 +1,161 @@
+#include "trireme/graph/node_runner.h"
+
+#include <ATen/ops/alias.h>
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+#include "trireme/graph/random.h"
+
+namespace trireme::internal {
+namespace {
+
+using Kind = ArgumentPlan::Kind;
+
+absl::Status check_count(const char* what, size_t expected, size_t given) {
+  if (expected == given) return absl::OkStatus();
+  return make_status(ErrorCode::kInvalidArgument,
+                     absl::StrCat("the graph takes ", expected, " ", what, " and got ", given));
+}
+
+}  // namespace
+
+NodeRunner::NodeRunner(const Plan& plan, at::Generator generator)
+    : plan_(plan), generator_(std::move(generator)), values_(plan.graph->def.values_size()) {}
+
+absl::Status NodeRunner::bind(const std::vector<at::Tensor>& inputs,
+                              const std::vector<at::Tensor>& variables) {
+  TRIREME_RETURN_IF_ERROR(check_count("inputs", plan_.input_values.size(), inputs.size()));
+  TRIREME_RETURN_IF_ERROR(check_count("variables", plan_.variable_values.size(), variables.size()));
+  const auto place = [this](const std::vector<int64_t>& values, size_t i, at::Tensor tensor) {
+    if (values[i] >= 0) values_[values[i]] = std::move(tensor);
+  };
+  for (size_t i = 0; i < inputs.size(); ++i) place(plan_.input_values, i, inputs[i]);
+  for (size_t i = 0; i < variables.size(); ++i) place(plan_.variable_values, i, variables[i]);
+  const auto& constants = plan_.graph->constants;
+  for (size_t i = 0; i < constants.size(); ++i) {
+    place(plan_.constant_values, i,
+          plan_.constant_written[i] ? constants[i].clone() : constants[i]);
+  }
+  return absl::OkStatus();
+}
+
+void NodeRunner::execute(const NodePlan& node, torch::jit::Stack& stack, bool in_order) {
+  stack.clear();
+  for (const ArgumentPlan& argument : node.arguments) push(argument, stack, in_order);
+  for (int i : node.aliased) stack[i] = at::alias(stack[i].toTensor());
+  if (node.random && !node.has_generator) {
+    BorrowDefaultGenerator borrow(generator_);
+    node.op.callBoxed(stack);
+  } else {
+    node.op.callBoxed(stack);
+  }
+  take_results(node, stack);
+  stack.clear();
+  if (!in_order) return;
+  for (uint32_t value : node.free_after) values_[value] = c10::IValue();
+}
+
+void NodeRunner::push(const ArgumentPlan& argument, torch::jit::Stack& stack, bool in_order) {
+  switch (argument.kind) {
+    case Kind::kConstant:
+      stack.push_back(argument.constant);
+      return;
+    case Kind::kValue:
+      if (argument.last_use && in_order) {
+        stack.push_back(std::move(values_[argument.value]));
+      } else {
+        stack.push_back(values_[argument.value]);
+      }
+      return;
+    case Kind::kValues: {
+      c10::List<at::Tensor> list;
+      list.reserve(argument.values.size());
+      for (int64_t value : argument.values) list.push_back(values_[value].toTensor());
+      stack.push_back(std::move(list));
+      return;
+    }
+    case Kind::kOptionalValues: {
+      c10::List<std::optional<at::Tensor>> list;
+      list.reserve(argument.values.size());
+      for (int64_t value : argument.values) {
+        list.push_back(value < 0 ? std::nullopt
+                                 : std::optional<at::Tensor>(values_[value].toTensor()));
+      }
+      stack.push_back(std::move(list));
+      return;
+    }
+    case Kind::kGenerator:
+      stack.push_back(generator_);
+      return;
+  }
+}
+
+void NodeRunner::take_results(const NodePlan& node, torch::jit::Stack& stack) {
+  for (size_t i = 0; i < node.results.size(); ++i) {
+    const NodePlan::Result& result = node.results[i];
+    if (result.value >= 0) {
+      values_[result.value] = std::move(stack[i]);
+    } else if (!result.list.empty()) {
+      take_list(result, stack[i].toTensorVector());
+    }
+  }
+}
+
+void NodeRunner::take_list(const NodePlan::Result& result, std::vector<at::Tensor> tensors) {
+  if (tensors.size() != result.list.size()) {
+    throw Error(ErrorCode::kInternal, absl::StrCat("gave ", tensors.size(), " tensors and ",
+                                                   result.list.size(), " when capturing"));
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (result.list[i] >= 0) values_[result.list[i]] = std::move(tensors[i]);
+  }
+}
+
+at::Tensor NodeRunner::output(size_t index) const {
+  const int64_t value = plan_.graph->def.outputs(static_cast<int>(index));
+  if (value < 0) return {};
+  const at::Tensor& output = values_[value].toTensor();
+  return plan_.output_copied[index] && output.defined() ? output.clone() : output;
+}
+
+std::vector<at::Tensor> NodeRunner::outputs() const {
+  std::vector<at::Tensor> outputs(plan_.output_copied.size());
+  for (size_t i = 0; i < outputs.size(); ++i) outputs[i] = output(i);
+  return outputs;
+}
+
+Origin NodeRunner::origin() const {
+  return {"", absl::StrCat("graph '", plan_.graph->def.name(), "'")};
+}
+
+absl::Status NodeRunner::failed(size_t node) const {
+  std::string why;
+  try {
+    throw;
+  } catch (const Error& error) {
+    return make_status(error.code(), error.message(), origin());
+  } catch (const c10::Error& error) {
+    why = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    why = error.what();
+  }
+  return make_status(ErrorCode::kInternal,
+                     absl::StrCat(describe_node(plan_, node), " failed: ", why), origin());
+}
+
+std::string describe_node(const Plan& plan, size_t node) {
+  const proto::GraphDef& def = plan.graph->def;
+  const proto::Node& described = def.nodes(static_cast<int>(node));
+  std::string text = absl::StrCat("operator '", described.op(), "' (node ", node);
+  if (described.module() > 0) {
+    absl::StrAppend(&text, ", module '", def.scopes(described.module() - 1), "'");
+  }
+  if (described.scope() > 0) {
+    absl::StrAppend(&text, ", scope '", def.scopes(described.scope() - 1), "'");
+  }
+  return text + ")";
+}
+
+}  // namespace trireme::internal

@@ -1,0 +1,286 @@
+#include "trireme/runtime/graph_service.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+#include "trireme/graph/graph_file.h"
+#include "trireme/runtime/master.h"
+#include "trireme/runtime/session.pb.h"
+#include "trireme/runtime/worker.h"
+
+namespace trireme {
+namespace {
+
+using internal::CrossingValue;
+using internal::Master;
+using internal::PartResult;
+using internal::StepKey;
+using internal::Worker;
+using std::chrono::milliseconds;
+
+// Everybody who may run a program of the user's; and all that run parts of graphs for a master.
+constexpr Roles kClients = {Role::kChief, Role::kWorker, Role::kEvaluator, Role::kClient};
+constexpr Roles kTasks = {Role::kChief, Role::kWorker, Role::kPs, Role::kEvaluator};
+
+constexpr int kMasterThreads = 2;  // that wait for other tasks when graphs are registered
+
+StepKey key_of(const StepId& id) {
+  return {id.registration(), id.number()};
+}
+
+// The tensors of a message with those that are undefined put back in their places.
+absl::StatusOr<std::vector<at::Tensor>> with_undefined(
+    std::vector<at::Tensor> tensors, const google::protobuf::RepeatedField<uint32_t>& undefined) {
+  for (uint32_t place : undefined) {
+    if (place > tensors.size()) {
+      return make_status(ErrorCode::kInvalidArgument, absl::StrCat("an undefined tensor stands at ",
+                                                                   place, " of ", tensors.size()));
+    }
+    tensors.insert(tensors.begin() + place, at::Tensor());
+  }
+  return tensors;
+}
+
+template <typename Proto>
+std::vector<at::Tensor> without_undefined(std::vector<at::Tensor> tensors, Proto& response) {
+  std::vector<at::Tensor> defined;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].defined()) {
+      defined.push_back(std::move(tensors[i]));
+    } else {
+      response.add_undefined_outputs(static_cast<uint32_t>(i));
+    }
+  }
+  return defined;
+}
+
+class GraphService final : public Service {
+ public:
+  explicit GraphService(TaskContext& context)
+      : channels_(context),
+        steps_(std::make_unique<ThreadPool>("steps", context.step_threads)),
+        masters_(std::make_unique<ThreadPool>("master", kMasterThreads)),
+        worker_(std::make_shared<Worker>(context, channels_, *steps_)),
+        master_(std::make_shared<Master>(context, channels_, worker_, *masters_)) {
+    worker_->start();
+    master_->start();
+  }
+
+  ~GraphService() override {
+    master_->stop();
+    worker_->stop();
+    masters_.reset();
+    steps_.reset();
+  }
+
+  std::vector<Method> methods() override {
+    return {
+        method<OpenSessionRequest>(kOpenSession, kClients, &GraphService::open_session),
+        method<CloseSessionRequest>(kCloseSession, kClients, &GraphService::close_session),
+        method<RegisterGraphRequest>(kRegisterGraph, kClients, &GraphService::register_graph),
+        method<CreateVariablesRequest>(kCreateVariables, kClients, &GraphService::create_variables),
+        method<RunStepRequest>(kRunStep, kClients, &GraphService::run_step, Repeats::kAnsweredOnce),
+        method<RegisterPartRequest>(internal::kRegisterPart, kTasks, &GraphService::register_part),
+        method<DropPartsRequest>(internal::kDropParts, kTasks, &GraphService::drop_parts),
+        method<RunPartRequest>(internal::kRunPart, kTasks, &GraphService::run_part,
+                               Repeats::kAnsweredOnce),
+        method<DeliverRequest>(internal::kDeliver, kTasks, &GraphService::deliver),
+        method<AbortStepRequest>(internal::kAbortStep, kTasks, &GraphService::abort_step),
+        method<VariablesRequest>(internal::kFindVariables, kTasks, &GraphService::find_variables),
+        method<VariablesRequest>(internal::kMakeVariables, kTasks, &GraphService::make_variables),
+        method<RenewSessionRequest>(internal::kRenewSession, kTasks, &GraphService::renew_session),
+        method<CloseSessionRequest>(internal::kEndSession, kTasks, &GraphService::end_session),
+    };
+  }
+
+ private:
+  template <typename Request>
+  Method method(const char* name, Roles callers,
+                void (GraphService::*handler)(const Request&, ServerCall),
+                Repeats repeats = Repeats::kHarmless) {
+    return {name, callers, repeats, [this, handler](ServerCall call) {
+              const auto request = parse_body<Request>(call.request());
+              if (!request.ok()) return call.respond(request.status());
+              (this->*handler)(*request, std::move(call));
+            }};
+  }
+
+  // Answers from a thread that may wait for other tasks.
+  template <typename Body>
+  void answer_later(ServerCall call, Body body) {
+    masters_->submit(
+        [call = std::move(call), body = std::move(body)]() mutable { call.respond(body(call)); });
+  }
+
+  void open_session(const OpenSessionRequest& request, ServerCall call) {
+    const absl::Status status =
+        master_->open_session(request.session(), {.container = request.container(),
+                                                  .lease = milliseconds(request.lease_ms()),
+                                                  .strict_placement = request.strict_placement()});
+    if (!status.ok()) return call.respond(status);
+    call.respond(make_message(OpenSessionResponse()));
+  }
+
+  void close_session(const CloseSessionRequest& request, ServerCall call) {
+    master_->close_session(request.session(), call.deadline());
+    call.respond(make_message(CloseSessionResponse()));
+  }
+
+  void register_graph(const RegisterGraphRequest& request, ServerCall call) {
+    answer_later(std::move(call), [this, request](ServerCall& call) -> absl::StatusOr<Message> {
+      TRIREME_ASSIGN_OR_RETURN(
+          auto data, internal::assemble_graph(request.def(), std::move(call.request().tensors)));
+      TRIREME_ASSIGN_OR_RETURN(const Master::NewGraph made,
+                               master_->register_graph(request.session(), request.graph(),
+                                                       std::move(data), call.deadline()));
+      RegisterGraphResponse response;
+      for (const internal::VariablePlace& place : made.variables) {
+        auto* variable = response.add_variables();
+        variable->set_name(place.name);
+        variable->set_task(place.task.to_string());
+        variable->set_incarnation(place.incarnation);
+        variable->set_exists(place.exists);
+      }
+      const auto& missing = made.graph->placed().missing_devices;
+      *response.mutable_missing_devices() = {missing.begin(), missing.end()};
+      *response.mutable_placed() = made.graph->placed().graph->def;
+      return make_message(response);
+    });
+  }
+
+  void create_variables(const CreateVariablesRequest& request, ServerCall call) {
+    answer_later(std::move(call), [this, request](ServerCall& call) -> absl::StatusOr<Message> {
+      TRIREME_RETURN_IF_ERROR(
+          master_->create_variables(request.session(), request.graph(),
+                                    {request.variables().begin(), request.variables().end()},
+                                    call.request().tensors, call.deadline()));
+      return make_message(CreateVariablesResponse());
+    });
+  }
+
+  void run_step(const RunStepRequest& request, ServerCall call) {
+    auto tensors = with_undefined(std::move(call.request().tensors), request.undefined_inputs());
+    if (!tensors.ok()) return call.respond(tensors.status());
+    internal::StepInputs inputs{*std::move(tensors), request.seed(), request.step(),
+                                call.deadline(), call.stop_token()};
+    master_->run_step(
+        request.session(), request.graph(), std::move(inputs),
+        [call = std::move(call)](absl::StatusOr<std::vector<at::Tensor>> outputs) mutable {
+          if (!outputs.ok()) return call.respond(outputs.status());
+          RunStepResponse response;
+          std::vector<at::Tensor> tensors = without_undefined(*std::move(outputs), response);
+          call.respond(make_message(response, std::move(tensors)));
+        });
+  }
+
+  void register_part(const RegisterPartRequest& request, ServerCall call) {
+    call.respond([&]() -> absl::StatusOr<Message> {
+      Worker::NewPart part;
+      part.session = request.session();
+      part.registration = request.registration();
+      part.container = request.container();
+      part.lease = milliseconds(request.lease_ms());
+      TRIREME_ASSIGN_OR_RETURN(part.master,
+                               try_call([&] { return TaskId::parse(request.master()); }));
+      TRIREME_ASSIGN_OR_RETURN(
+          part.graph, internal::assemble_graph(request.def(), std::move(call.request().tensors)));
+      part.incarnations = {request.incarnations().begin(), request.incarnations().end()};
+      TRIREME_RETURN_IF_ERROR(worker_->register_part(part));
+      return make_message(RegisterPartResponse());
+    }());
+  }
+
+  void drop_parts(const DropPartsRequest& request, ServerCall call) {
+    worker_->drop_parts({request.registrations().begin(), request.registrations().end()});
+    call.respond(make_message(DropPartsResponse()));
+  }
+
+  void run_part(const RunPartRequest& request, ServerCall call) {
+    auto tensors = with_undefined(std::move(call.request().tensors), request.undefined_inputs());
+    if (!tensors.ok()) return call.respond(tensors.status());
+    internal::PartInputs inputs{*std::move(tensors), request.seed(), request.step(),
+                                call.deadline(), call.stop_token()};
+    worker_->run_part(key_of(request.id()), request.oldest(), std::move(inputs),
+                      [call = std::move(call)](absl::StatusOr<PartResult> result) mutable {
+                        if (!result.ok()) return call.respond(result.status());
+                        RunPartResponse response;
+                        std::vector<at::Tensor> tensors =
+                            without_undefined(std::move(result->outputs), response);
+                        for (CrossingValue& value : result->crossings) {
+                          Crossing* crossing = response.add_crossings();
+                          crossing->set_edge(value.edge);
+                          crossing->set_pieces(static_cast<uint32_t>(value.pieces.size()));
+                          for (at::Tensor& piece : value.pieces) {
+                            tensors.push_back(std::move(piece));
+                          }
+                        }
+                        call.respond(make_message(response, std::move(tensors)));
+                      });
+  }
+
+  void deliver(const DeliverRequest& request, ServerCall call) {
+    std::vector<at::Tensor>& tensors = call.request().tensors;
+    auto tensor = tensors.begin();
+    std::vector<CrossingValue> values;
+    for (const Crossing& crossing : request.crossings()) {
+      if (crossing.pieces() > tensors.end() - tensor) {
+        return call.respond(make_status(ErrorCode::kInvalidArgument,
+                                        "the request names more tensors than it carries"));
+      }
+      CrossingValue& value = values.emplace_back();
+      value.edge = crossing.edge();
+      for (uint32_t i = 0; i < crossing.pieces(); ++i) value.pieces.push_back(std::move(*tensor++));
+    }
+    const absl::Status status =
+        worker_->deliver(key_of(request.id()), std::move(values), call.deadline());
+    if (!status.ok()) return call.respond(status);
+    call.respond(make_message(DeliverResponse()));
+  }
+
+  void abort_step(const AbortStepRequest& request, ServerCall call) {
+    worker_->abort_step(key_of(request.id()), make_status(ErrorCode::kAborted, request.reason()));
+    call.respond(make_message(AbortStepResponse()));
+  }
+
+  void find_variables(const VariablesRequest& request, ServerCall call) {
+    const auto exists = worker_->find_variables(request.container(),
+                                                {request.names().begin(), request.names().end()});
+    if (!exists.ok()) return call.respond(exists.status());
+    VariablesResponse response;
+    for (bool one : *exists) response.add_exists(one);
+    call.respond(make_message(response));
+  }
+
+  void make_variables(const VariablesRequest& request, ServerCall call) {
+    const absl::Status status = worker_->make_variables(
+        request.session(), milliseconds(request.lease_ms()), request.container(),
+        {request.names().begin(), request.names().end()}, call.request().tensors);
+    if (!status.ok()) return call.respond(status);
+    call.respond(make_message(VariablesResponse()));
+  }
+
+  void renew_session(const RenewSessionRequest& request, ServerCall call) {
+    RenewSessionResponse response;
+    response.set_known(worker_->renew_session(request.session(), milliseconds(request.lease_ms())));
+    call.respond(make_message(response));
+  }
+
+  void end_session(const CloseSessionRequest& request, ServerCall call) {
+    worker_->end_session(request.session());
+    call.respond(make_message(CloseSessionResponse()));
+  }
+
+  PeerChannels channels_;
+  std::unique_ptr<ThreadPool> steps_, masters_;
+  std::shared_ptr<Worker> worker_;
+  std::shared_ptr<Master> master_;
+};
+
+}  // namespace
+
+std::unique_ptr<Service> make_graph_service(TaskContext& context) {
+  return std::make_unique<GraphService>(context);
+}
+
+}  // namespace trireme

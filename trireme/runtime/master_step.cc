@@ -1,0 +1,285 @@
+#include "trireme/runtime/master_step.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+#include "trireme/rpc/timer.h"
+#include "trireme/runtime/server_service.h"
+#include "trireme/runtime/session.pb.h"
+
+namespace trireme::internal {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// A task that does not answer for so long, be it ever so busy with operators, is lost.
+constexpr auto kLost = seconds(3);
+
+class MasterStep : public std::enable_shared_from_this<MasterStep> {
+ public:
+  MasterStep(std::shared_ptr<MasterGraph> graph,
+             std::shared_ptr<const MasterGraph::Registered> registered,
+             std::shared_ptr<Worker> worker, StepInputs inputs, OnStepResult done)
+      : graph_(std::move(graph)),
+        registered_(std::move(registered)),
+        worker_(std::move(worker)),
+        inputs_(std::move(inputs)),
+        key_{registered_->id, graph_->begin_step()},
+        done_(std::move(done)) {}
+
+  void start() {
+    const std::vector<GraphPart>& parts = graph_->parts();
+    {
+      MutexLock lock(mutex_);
+      outputs_.resize(graph_->placed().graph->def.outputs_size());
+      waiting_.assign(parts.size(), true);
+      pending_ = static_cast<int>(parts.size());
+    }
+    if (parts.empty()) return finish();
+    if (inputs_.stop.stop_possible()) {
+      on_stop_.emplace(inputs_.stop, [weak = weak_from_this()] {
+        const auto self = weak.lock();
+        if (self != nullptr) {
+          self->fail(make_status(ErrorCode::kCancelled, "the step was cancelled"));
+        }
+      });
+    }
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (registered_->channels[i] != nullptr) ask(i);
+    }
+    // The own part last: it may run at once, on this thread.
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (registered_->channels[i] == nullptr) run_own(i);
+    }
+    if (parts.size() > 1 || registered_->channels[0] != nullptr) watch();
+  }
+
+ private:
+  std::vector<at::Tensor> inputs_of(const GraphPart& part) const {
+    std::vector<at::Tensor> tensors;
+    for (uint32_t input : part.inputs) tensors.push_back(inputs_.tensors[input]);
+    return tensors;
+  }
+
+  void run_own(size_t index) {
+    PartInputs inputs{inputs_of(graph_->parts()[index]), inputs_.seed, inputs_.step,
+                      inputs_.deadline, stop_.get_token()};
+    worker_->run_part(key_, graph_->oldest_step(), std::move(inputs),
+                      [self = shared_from_this(), index](absl::StatusOr<PartResult> result) {
+                        self->on_part(index, std::move(result));
+                      });
+  }
+
+  void ask(size_t index) {
+    RunPartRequest request;
+    request.mutable_id()->set_registration(key_.registration);
+    request.mutable_id()->set_number(key_.number);
+    request.set_seed(inputs_.seed);
+    request.set_step(inputs_.step);
+    request.set_oldest(graph_->oldest_step());
+    std::vector<at::Tensor> tensors;
+    const std::vector<at::Tensor> all = inputs_of(graph_->parts()[index]);
+    for (size_t i = 0; i < all.size(); ++i) {
+      all[i].defined() ? tensors.push_back(all[i])
+                       : request.add_undefined_inputs(static_cast<uint32_t>(i));
+    }
+    registered_->channels[index]->call(
+        kRunPart, make_message(request, std::move(tensors)),
+        {.deadline = inputs_.deadline,
+         .incarnation = registered_->incarnations.at(graph_->parts()[index].task),
+         .large_response = true,
+         .stop = stop_.get_token(),
+         .retry = step_retry()},
+        [self = shared_from_this(), index](Response response) {
+          self->on_part(index, self->read(index, std::move(response)));
+        });
+  }
+
+  absl::StatusOr<PartResult> read(size_t index, Response response) const {
+    if (!response.ok()) return response.status();
+    TRIREME_ASSIGN_OR_RETURN(const auto answer, parse_body<RunPartResponse>(*response));
+    const size_t outputs = graph_->parts()[index].outputs.size();
+    const std::set<uint32_t> undefined(answer.undefined_outputs().begin(),
+                                       answer.undefined_outputs().end());
+    auto tensor = response->tensors.begin();
+    const auto left = [&] { return response->tensors.end() - tensor; };
+    PartResult result;
+    for (uint32_t i = 0; i < outputs; ++i) {
+      if (undefined.contains(i)) {
+        result.outputs.emplace_back();
+      } else if (left() > 0) {
+        result.outputs.push_back(std::move(*tensor++));
+      } else {
+        return make_status(ErrorCode::kInternal, "the answer lacks an output");
+      }
+    }
+    for (const Crossing& crossing : answer.crossings()) {
+      if (crossing.pieces() > left()) {
+        return make_status(ErrorCode::kInternal, "the answer lacks a value");
+      }
+      CrossingValue& value = result.crossings.emplace_back();
+      value.edge = crossing.edge();
+      for (uint32_t i = 0; i < crossing.pieces(); ++i) value.pieces.push_back(std::move(*tensor++));
+    }
+    return result;
+  }
+
+  void on_part(size_t index, absl::StatusOr<PartResult> result) {
+    const GraphPart& part = graph_->parts()[index];
+    if (result.ok() && !result->crossings.empty()) {
+      const absl::Status delivered =
+          worker_->deliver(key_, std::move(result->crossings), inputs_.deadline);
+      if (!delivered.ok()) result = delivered;
+    }
+    if (!result.ok()) {
+      fail(with_origin(result.status(), {part.task.to_string(), ""}));
+    }
+    bool over = false;
+    {
+      MutexLock lock(mutex_);
+      if (result.ok()) {
+        for (size_t i = 0; i < part.outputs.size(); ++i) {
+          outputs_[part.outputs[i]] = std::move(result->outputs[i]);
+        }
+      }
+      waiting_[index] = false;
+      over = --pending_ == 0;
+    }
+    if (over) finish();
+  }
+
+  // The first error is the step's: those that follow are its consequences.
+  void fail(absl::Status error) {
+    OnStepResult done;
+    {
+      MutexLock lock(mutex_);
+      if (over_) return;
+      over_ = true;
+      done = std::move(done_);
+    }
+    const ErrorCode code = error_code(error);
+    if (code == ErrorCode::kTaskUnreachable || code == ErrorCode::kIncarnationChanged ||
+        code == ErrorCode::kNotFound) {
+      graph_->invalidate(*registered_);
+    }
+    abort_everywhere(error);
+    graph_->end_step(key_.number);
+    done(std::move(error));
+  }
+
+  void abort_everywhere(const absl::Status& error) {
+    stop_.request_stop();
+    const std::string reason(error.message());
+    worker_->abort_step(key_, make_status(ErrorCode::kAborted, reason));
+    AbortStepRequest request;
+    request.mutable_id()->set_registration(key_.registration);
+    request.mutable_id()->set_number(key_.number);
+    request.set_reason(reason);
+    for (size_t i = 0; i < registered_->channels.size(); ++i) {
+      if (registered_->channels[i] == nullptr) continue;
+      registered_->channels[i]->call(
+          kAbortStep, make_message(request),
+          {.deadline = after(seconds(10)),
+           .incarnation = registered_->incarnations.at(graph_->parts()[i].task),
+           .retry = step_retry()},
+          [](const Response&) {});
+    }
+  }
+
+  void finish() {
+    OnStepResult done;
+    std::vector<at::Tensor> outputs;
+    {
+      MutexLock lock(mutex_);
+      if (over_) return;
+      over_ = true;
+      done = std::move(done_);
+      outputs = std::move(outputs_);
+    }
+    graph_->end_step(key_.number);
+    done(std::move(outputs));
+  }
+
+  // Asks tasks that keep the step waiting whether they are there: one that is frozen, or cut off,
+  // would not tell before the deadline.
+  void watch() {
+    const Time now = Clock::real().now();
+    const Duration left = inputs_.deadline - now;
+    if (left <= Duration::zero()) return;
+    run_at(now + std::min<Duration>(seconds(1), left / 4), [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (self == nullptr) return;
+      std::vector<size_t> asked;
+      {
+        MutexLock lock(self->mutex_);
+        if (self->over_) return;
+        for (size_t i = 0; i < self->waiting_.size(); ++i) {
+          if (self->waiting_[i] && self->registered_->channels[i] != nullptr) asked.push_back(i);
+        }
+      }
+      const Duration rest = self->inputs_.deadline - Clock::real().now();
+      const Time limit = after(std::min<Duration>(kLost, rest * 2 / 3));
+      for (size_t i : asked) self->ask_whether_there(i, limit);
+      self->watch();
+    });
+  }
+
+  void ask_whether_there(size_t index, Time limit) {
+    const TaskId& task = graph_->parts()[index].task;
+    describe_task(*registered_->channels[index],
+                  CallOptions{.deadline = limit,
+                              .incarnation = registered_->incarnations.at(task),
+                              .retry = RetryPolicy{.attempt_time = milliseconds(500),
+                                                   .first_delay = milliseconds(20),
+                                                   .longest_delay = milliseconds(200),
+                                                   .unreachable_time = seconds(1)}},
+                  [self = shared_from_this(), index](absl::StatusOr<TaskDescription> answer) {
+                    if (!answer.ok()) self->on_lost(index, answer.status());
+                  });
+  }
+
+  void on_lost(size_t index, const absl::Status& why) {
+    {
+      MutexLock lock(mutex_);
+      if (over_ || !waiting_[index]) return;
+    }
+    const std::string task = graph_->parts()[index].task.to_string();
+    const ErrorCode code = error_code(why) == ErrorCode::kIncarnationChanged
+                               ? ErrorCode::kIncarnationChanged
+                               : ErrorCode::kTaskUnreachable;
+    fail(make_status(code,
+                     absl::StrCat("the task does not answer, in the midst of a step (",
+                                  std::string(why.message()), ")"),
+                     {task, ""}));
+  }
+
+  const std::shared_ptr<MasterGraph> graph_;
+  const std::shared_ptr<const MasterGraph::Registered> registered_;
+  const std::shared_ptr<Worker> worker_;
+  const StepInputs inputs_;
+  const StepKey key_;
+  std::stop_source stop_;
+  std::optional<std::stop_callback<std::function<void()>>> on_stop_;
+
+  Mutex mutex_;
+  OnStepResult done_ ABSL_GUARDED_BY(mutex_);
+  std::vector<at::Tensor> outputs_ ABSL_GUARDED_BY(mutex_);
+  std::vector<bool> waiting_ ABSL_GUARDED_BY(mutex_);  // for these parts
+  int pending_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+void run_master_step(std::shared_ptr<MasterGraph> graph,
+                     std::shared_ptr<const MasterGraph::Registered> registered,
+                     std::shared_ptr<Worker> worker, StepInputs inputs, OnStepResult done) {
+  std::make_shared<MasterStep>(std::move(graph), std::move(registered), std::move(worker),
+                               std::move(inputs), std::move(done))
+      ->start();
+}
+
+}  // namespace trireme::internal

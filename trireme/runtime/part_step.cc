@@ -1,0 +1,244 @@
+#include "trireme/runtime/part_step.h"
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+#include "trireme/graph/random.h"
+#include "trireme/runtime/peer_channels.h"
+#include "trireme/runtime/session.pb.h"
+#include "trireme/runtime/worker.h"
+
+namespace trireme::internal {
+namespace {
+
+// Values smaller than this wait for others that go to the same task at the same point.
+constexpr size_t kSmallValue = 256 << 10;
+// Parts that take less than this run on the thread that asks for them: to wake another one takes
+// as long.
+constexpr uint32_t kInlineMicroseconds = 50;
+
+size_t bytes_of(const Pieces& pieces) {
+  size_t bytes = 0;
+  for (const at::Tensor& piece : pieces) bytes += piece.nbytes();
+  return bytes;
+}
+
+}  // namespace
+
+PartStep::PartStep(std::shared_ptr<RegisteredPart> part, uint64_t number, StepGauges& gauges)
+    : part_(std::move(part)), number_(number), gauges_(gauges) {
+  gauges_.steps.add(1);
+}
+
+PartStep::~PartStep() {
+  gauges_.values.add(-static_cast<int64_t>(arrived_.size()));
+  gauges_.steps.add(-1);
+}
+
+bool PartStep::start(PartInputs inputs, std::vector<std::shared_ptr<HostedVariable>> variables,
+                     Executor& executor, OnPartResult done) {
+  {
+    MutexLock lock(mutex_);
+    if (started_ || ended_) return false;
+    started_ = true;
+    done_ = std::move(done);
+  }
+  variables_ = std::move(variables);
+  executor_ = &executor;
+  deadline_ = inputs.deadline;
+  std::vector<at::Tensor> tensors;
+  PartRunOptions options;
+  options.stop = stop_.get_token();
+  options.transfers = this;
+  for (const auto& variable : variables_) {
+    tensors.push_back(variable->tensor);
+    options.locks.push_back(&variable->mutex);
+  }
+  at::Generator generator;
+  if (part_->plan->graph->def.random()) generator = make_step_generator(inputs.seed, inputs.step);
+  run_ = std::make_unique<PartRun>(part_->plan, std::move(tensors), std::move(generator),
+                                   std::move(options));
+  if (absl::Status bound = run_->bind(inputs.tensors); !bound.ok()) {
+    finish(std::move(bound));
+    return true;
+  }
+  const bool at_once = part_->typical_us.load(std::memory_order_relaxed) < kInlineMicroseconds;
+  // Held by the callback: a step that is given up may be destroyed in it.
+  on_stop_.emplace(inputs.stop, [self = weak_from_this()] {
+    if (const auto step = self.lock()) {
+      step->abort(make_status(ErrorCode::kCancelled, "the step was given up"));
+    }
+  });
+  if (at_once) {
+    advance();
+  } else {
+    executor.submit([self = shared_from_this()] { self->advance(); });
+  }
+  return true;
+}
+
+void PartStep::deliver(uint32_t edge, Pieces pieces) {
+  bool resume = false;
+  {
+    MutexLock lock(mutex_);
+    if (ended_ || !arrived_.emplace(edge, std::move(pieces)).second) return;
+    gauges_.values.add(1);
+    if (awaited_ == edge) {
+      awaited_.reset();
+      resume = true;
+    }
+  }
+  if (resume) executor_->submit([self = shared_from_this()] { self->advance(); });
+}
+
+void PartStep::abort(absl::Status why) {
+  stop_.request_stop();
+  {
+    MutexLock lock(mutex_);
+    if (ended_) return;
+    if (aborted_.ok()) aborted_ = why;
+    // A thread that runs it sees the request to stop, and ends it.
+    if (started_ && !awaited_ && !ran_) return;
+    awaited_.reset();
+    if (!started_) {
+      ended_ = true;
+      return;
+    }
+  }
+  finish(std::move(why));
+}
+
+void PartStep::advance() {
+  const Time begin = Clock::real().now();
+  while (true) {
+    const size_t first = run_->next_node();
+    absl::StatusOr<PartRun::State> state = run_->advance();
+    gauges_.operators.add(run_->next_node() - first);
+    if (!state.ok()) {
+      absl::Status error = std::move(state).status();
+      {
+        MutexLock lock(mutex_);
+        if (!aborted_.ok()) error = aborted_;
+      }
+      return finish(std::move(error));
+    }
+    if (*state == PartRun::State::kDone) break;
+    MutexLock lock(mutex_);
+    if (!aborted_.ok()) continue;  // the run sees it and ends
+    if (arrived_.contains(wanted_)) continue;
+    awaited_ = wanted_;  // deliver() goes on
+    busy_ += Clock::real().now() - begin;
+    return;
+  }
+  busy_ += Clock::real().now() - begin;
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(busy_).count();
+  const uint32_t typical = part_->typical_us.load(std::memory_order_relaxed);
+  part_->typical_us.store(static_cast<uint32_t>((3 * typical + std::min<int64_t>(us, 1 << 20)) / 4),
+                          std::memory_order_relaxed);
+  auto outputs = try_call([&] { return run_->outputs(); });
+  if (!outputs.ok()) return finish(outputs.status());
+  result_.outputs = *std::move(outputs);
+  {
+    MutexLock lock(mutex_);
+    ran_ = true;
+  }
+  finish_if_over();
+}
+
+std::optional<Pieces> PartStep::take(uint32_t receive) {
+  const uint32_t edge = part_->plan->graph->def.receives(static_cast<int>(receive)).edge();
+  MutexLock lock(mutex_);
+  const auto found = arrived_.find(edge);
+  if (found == arrived_.end()) {
+    wanted_ = edge;
+    return std::nullopt;
+  }
+  Pieces pieces = std::move(found->second);
+  arrived_.erase(found);
+  gauges_.values.add(-1);
+  return pieces;
+}
+
+void PartStep::send(uint32_t send, Pieces pieces) {
+  const auto& def = part_->plan->graph->def;
+  const uint32_t edge = def.sends(static_cast<int>(send)).edge();
+  const RegisteredPart::Destination& destination = part_->destinations[send];
+  if (destination.channel == nullptr) {
+    result_.crossings.push_back({edge, std::move(pieces)});
+    return;
+  }
+  if (bytes_of(pieces) >= kSmallValue) {
+    std::vector<CrossingValue> alone;
+    alone.push_back({edge, std::move(pieces)});
+    return deliver_to(destination, std::move(alone));
+  }
+  auto& waiting = outbox_[{destination.channel.get(), destination.incarnation}];
+  waiting.first = destination;
+  waiting.second.push_back({edge, std::move(pieces)});
+}
+
+void PartStep::flush() {
+  for (auto& [key, waiting] : std::exchange(outbox_, {})) {
+    deliver_to(waiting.first, std::move(waiting.second));
+  }
+}
+
+void PartStep::deliver_to(const RegisteredPart::Destination& destination,
+                          std::vector<CrossingValue> values) {
+  DeliverRequest request;
+  request.mutable_id()->set_registration(part_->registration);
+  request.mutable_id()->set_number(number_);
+  std::vector<at::Tensor> tensors;
+  for (CrossingValue& value : values) {
+    Crossing* crossing = request.add_crossings();
+    crossing->set_edge(value.edge);
+    crossing->set_pieces(static_cast<uint32_t>(value.pieces.size()));
+    for (at::Tensor& piece : value.pieces) tensors.push_back(std::move(piece));
+  }
+  {
+    MutexLock lock(mutex_);
+    ++delivering_;
+  }
+  destination.channel->call(kDeliver, make_message(request, std::move(tensors)),
+                            {.deadline = deadline_,
+                             .incarnation = destination.incarnation,
+                             .stop = stop_.get_token(),
+                             .retry = step_retry()},
+                            [self = shared_from_this()](const Response& response) {
+                              self->on_delivered(response.status());
+                            });
+}
+
+void PartStep::on_delivered(const absl::Status& status) {
+  {
+    MutexLock lock(mutex_);
+    --delivering_;
+  }
+  if (!status.ok()) abort(status);
+  finish_if_over();
+}
+
+void PartStep::finish_if_over() {
+  {
+    MutexLock lock(mutex_);
+    if (!ran_ || delivering_ > 0) return;
+  }
+  finish(absl::OkStatus());
+}
+
+void PartStep::finish(absl::Status status) {
+  OnPartResult done;
+  std::map<uint32_t, Pieces> unused;
+  {
+    MutexLock lock(mutex_);
+    if (ended_) return;
+    ended_ = true;
+    done = std::move(done_);
+    unused.swap(arrived_);
+    gauges_.values.add(-static_cast<int64_t>(unused.size()));
+  }
+  if (!done) return;
+  if (status.ok()) return done(std::move(result_));
+  done(with_origin(std::move(status), {part_->task, ""}));
+}
+
+}  // namespace trireme::internal

@@ -1,0 +1,419 @@
+#include "trireme/runtime/session.h"
+
+#include <list>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "absl/hash/hash.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "trireme/base/ids.h"
+#include "trireme/base/logging.h"
+#include "trireme/base/mutex.h"
+#include "trireme/base/status.h"
+#include "trireme/cluster/address.h"
+#include "trireme/graph/graph_file.h"
+#include "trireme/graph/variable_registry.h"
+#include "trireme/rpc/channel.h"
+#include "trireme/rpc/timer.h"
+#include "trireme/runtime/graph_service.h"
+#include "trireme/runtime/peer_channels.h"
+#include "trireme/runtime/session.pb.h"
+
+namespace trireme {
+namespace {
+
+using internal::FunctionStep;
+using internal::VariableRecord;
+
+constexpr char kScheme[] = "grpc://";
+constexpr size_t kKnownPlans = 256;
+constexpr auto kInitializationPoll = std::chrono::milliseconds(50);
+
+std::string address_of(const std::string& target) {
+  if (absl::StartsWith(target, kScheme)) return target.substr(sizeof(kScheme) - 1);
+  throw Error(ErrorCode::kInvalidArgument,
+              absl::StrCat("session target '", target,
+                           "' is not of the form grpc://HOST:PORT, the address of a server"));
+}
+
+Credentials credentials_of(const std::string& folder) {
+  // No certificates: whoever is to be reached beyond loopback has been told to do without, too.
+  return folder.empty() ? Credentials::insecure()
+                        : value_or_throw(Credentials::from_folder(folder, {}));
+}
+
+// Tells graphs apart: two hashes of all that a graph is.
+using Content = std::pair<size_t, size_t>;
+
+Content content_of(const internal::GraphData& graph) {
+  std::string bytes = graph.def.SerializeAsString();
+  for (const at::Tensor& row : internal::constant_rows(graph)) {
+    bytes.append(static_cast<const char*>(row.const_data_ptr()), row.nbytes());
+  }
+  return {std::hash<std::string>()(bytes), absl::HashOf(bytes)};
+}
+
+}  // namespace
+
+class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
+ public:
+  Impl(const std::string& target, SessionOptions options)
+      : options_(std::move(options)),
+        id_(new_incarnation()),
+        channel_({.address = address_of(target), .credentials = credentials_of(options_.certs)}) {}
+
+  void open() {
+    const Hello hello = value_or_throw(channel_.hello(step_deadline({}), /*wait_for_ready=*/true));
+    {
+      MutexLock lock(mutex_);
+      master_ = hello.task;
+      incarnation_ = hello.incarnation;
+    }
+    throw_if_error(open_session(step_deadline({})));
+    renew();
+  }
+
+  void close() {
+    CloseSessionRequest request;
+    request.set_session(id_);
+    // Nobody waits: if it is lost, the lease ends the session.
+    channel_.call(kCloseSession, make_message(request),
+                  {.deadline = after(std::chrono::seconds(5))}, [](const Response&) {});
+  }
+
+  std::string master() const {
+    MutexLock lock(mutex_);
+    return master_;
+  }
+
+  Time step_deadline(const SessionStepOptions& options) const {
+    return after(options.timeout.count() > 0 ? options.timeout : options_.timeout);
+  }
+
+  // What a step runs: a graph that the master knows, whose variables exist.
+  struct Known {
+    uint64_t graph = 0;
+    std::shared_ptr<const internal::Plan> plan;
+    RegisterGraphResponse registered;
+  };
+
+  std::shared_ptr<const Known> known_graph(const FunctionStep& step, Time deadline) {
+    {
+      MutexLock lock(mutex_);
+      if (auto found = find_known(step.plan.get())) return found;
+    }
+    MutexLock registering(registering_);
+    const Content content = content_of(*step.plan->graph);
+    uint64_t number = 0;
+    {
+      MutexLock lock(mutex_);
+      if (auto found = find_known(step.plan.get())) return found;
+      // The same function captured again.
+      if (const auto found = contents_.find(content); found != contents_.end()) {
+        remember(step.plan, found->second);
+        return found->second;
+      }
+      number = next_graph_++;
+    }
+    auto known = std::make_shared<Known>();
+    known->graph = number;
+    known->plan = step.plan;
+    known->registered = value_or_throw(register_graph(step, number, deadline));
+    throw_if_error(make_variables(step, *known, deadline));
+    MutexLock lock(mutex_);
+    contents_[content] = known;
+    remember(step.plan, known);
+    return known;
+  }
+
+  void run(const std::shared_ptr<const FunctionStep>& step, const SessionStepOptions& options,
+           std::function<void(absl::StatusOr<std::vector<at::Tensor>>)> done) {
+    const Time deadline = step_deadline(options);
+    const auto known = known_graph(*step, deadline);
+    channel_.call(kRunStep, request_of(*step, *known), call_options(deadline, options),
+                  [self = shared_from_this(), done = std::move(done)](Response response) {
+                    done(self->result_of(std::move(response)));
+                  });
+  }
+
+  absl::StatusOr<std::vector<at::Tensor>> run_now(const FunctionStep& step,
+                                                  const SessionStepOptions& options) {
+    const Time deadline = step_deadline(options);
+    const auto known = known_graph(step, deadline);
+    return result_of(
+        channel_.call(kRunStep, request_of(step, *known), call_options(deadline, options)));
+  }
+
+  Graph placed_graph(const FunctionStep& step) {
+    const auto known = known_graph(step, step_deadline({}));
+    auto data = std::make_shared<internal::GraphData>();
+    data->def = known->registered.placed();
+    data->constants = step.plan->graph->constants;
+    return Graph(value_or_throw(internal::compile(std::move(data))));
+  }
+
+  void initialize(const std::vector<Variable>& variables) {
+    MutexLock registering(registering_);
+    MutexLock lock(mutex_);
+    for (const Variable& variable : variables) made_.erase(variable.name());
+    // Steps register their graphs again, and make what is missing.
+    forget_graphs();
+  }
+
+ private:
+  Message request_of(const FunctionStep& step, const Known& known) const {
+    RunStepRequest request;
+    request.set_session(id_);
+    request.set_graph(known.graph);
+    request.set_seed(step.seed);
+    request.set_step(step.step);
+    std::vector<at::Tensor> tensors;
+    for (size_t i = 0; i < step.inputs.size(); ++i) {
+      step.inputs[i].defined() ? tensors.push_back(step.inputs[i].detach())
+                               : request.add_undefined_inputs(static_cast<uint32_t>(i));
+    }
+    return make_message(request, std::move(tensors));
+  }
+
+  CallOptions call_options(Time deadline, const SessionStepOptions& options) const {
+    return {.deadline = deadline,
+            .large_response = true,
+            .stop = options.stop,
+            .retry = internal_retry()};
+  }
+
+  static RetryPolicy internal_retry() { return step_retry(); }
+
+  absl::StatusOr<std::vector<at::Tensor>> result_of(Response response) {
+    if (!response.ok()) return on_error(response.status());
+    TRIREME_ASSIGN_OR_RETURN(const auto answer, parse_body<RunStepResponse>(*response));
+    std::vector<at::Tensor> tensors = std::move(response->tensors);
+    for (uint32_t place : answer.undefined_outputs()) {
+      if (place > tensors.size()) return make_status(ErrorCode::kInternal, "an output is missing");
+      tensors.insert(tensors.begin() + place, at::Tensor());
+    }
+    return tensors;
+  }
+
+  // An error of a step. What the master has forgotten, because it was started again or because the
+  // lease ran out, is told to it again before the next step.
+  absl::Status on_error(const absl::Status& error) {
+    const ErrorCode code = error_code(error);
+    if (code == ErrorCode::kIncarnationChanged || code == ErrorCode::kTaskUnreachable ||
+        code == ErrorCode::kNotFound) {
+      MutexLock lock(mutex_);
+      reopen_ = true;
+      forget_graphs();
+    }
+    return error;
+  }
+
+  void forget_graphs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    plans_.clear();
+    recent_.clear();
+    contents_.clear();
+  }
+
+  std::shared_ptr<const Known> find_known(const internal::Plan* plan)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto found = plans_.find(plan);
+    return found == plans_.end() ? nullptr : found->second.second;
+  }
+
+  void remember(const std::shared_ptr<const internal::Plan>& plan,
+                const std::shared_ptr<const Known>& known) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    // The plan is held, so that its address means it.
+    plans_[plan.get()] = {plan, known};
+    recent_.push_back(plan.get());
+    if (recent_.size() > kKnownPlans) {
+      plans_.erase(recent_.front());
+      recent_.pop_front();
+    }
+  }
+
+  absl::Status open_session(Time deadline) {
+    OpenSessionRequest request;
+    request.set_session(id_);
+    request.set_container(options_.container);
+    request.set_lease_ms(options_.lease.count());
+    request.set_strict_placement(options_.strict_placement);
+    return channel_
+        .call(kOpenSession, make_message(request), {.deadline = deadline, .retry = step_retry()})
+        .status();
+  }
+
+  absl::Status reopen_if_needed(Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(registering_) {
+    {
+      MutexLock lock(mutex_);
+      if (!reopen_) return absl::OkStatus();
+    }
+    TRIREME_ASSIGN_OR_RETURN(const Hello hello, channel_.hello(deadline));
+    TRIREME_RETURN_IF_ERROR(open_session(deadline));
+    MutexLock lock(mutex_);
+    incarnation_ = hello.incarnation;
+    reopen_ = false;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<RegisterGraphResponse> register_graph(const FunctionStep& step, uint64_t number,
+                                                       Time deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(registering_) {
+    TRIREME_RETURN_IF_ERROR(reopen_if_needed(deadline));
+    RegisterGraphRequest request;
+    request.set_session(id_);
+    request.set_graph(number);
+    *request.mutable_def() = step.plan->graph->def;
+    const Response response = channel_.call(
+        kRegisterGraph, make_message(request, internal::constant_rows(*step.plan->graph)),
+        {.deadline = deadline, .large_response = true, .retry = step_retry()});
+    if (!response.ok()) return on_error(response.status());
+    TRIREME_ASSIGN_OR_RETURN(auto answer, parse_body<RegisterGraphResponse>(*response));
+    for (const std::string& missing : answer.missing_devices()) {
+      MutexLock lock(mutex_);
+      if (warned_.insert(missing).second) {
+        log_warning("function '", step.function, "': ", missing);
+      }
+    }
+    return answer;
+  }
+
+  absl::Status make_variables(const FunctionStep& step, Known& known, Time deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(registering_) {
+    CreateVariablesRequest request;
+    request.set_session(id_);
+    request.set_graph(known.graph);
+    std::vector<at::Tensor> initial;
+    const auto& places = known.registered.variables();
+    if (places.size() != static_cast<int>(step.variables.size())) {
+      return make_status(ErrorCode::kInternal, "the master tells of other variables");
+    }
+    for (int i = 0; i < places.size(); ++i) {
+      const auto& place = places[i];
+      MutexLock lock(mutex_);
+      const auto made = made_.find(place.name());
+      if (place.exists()) {
+        made_[place.name()] = place.incarnation();
+        continue;
+      }
+      if (made != made_.end()) {
+        return make_status(
+            ErrorCode::kFailedPrecondition,
+            "it is gone: its task was started again, or the session's lease ran out. Give it its "
+            "contents again: session.initialize({variable}) takes those that the program holds",
+            {place.task(), absl::StrCat("variable '", place.name(), "'")});
+      }
+      request.add_variables(static_cast<uint32_t>(i));
+      initial.push_back(step.variables[i]->tensor.detach());
+    }
+    if (initial.empty()) return absl::OkStatus();
+    if (!options_.initializes) return wait_for_variables(step, known, deadline);
+    const Response response =
+        channel_.call(kCreateVariables, make_message(request, std::move(initial)),
+                      {.deadline = deadline, .retry = step_retry()});
+    if (!response.ok()) return on_error(response.status());
+    MutexLock lock(mutex_);
+    for (uint32_t i : request.variables()) {
+      made_[places[static_cast<int>(i)].name()] = places[static_cast<int>(i)].incarnation();
+    }
+    return absl::OkStatus();
+  }
+
+  // Another session initialises them.
+  absl::Status wait_for_variables(const FunctionStep& step, Known& known, Time deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(registering_) {
+    while (true) {
+      const auto& places = known.registered.variables();
+      const auto missing =
+          std::ranges::find_if(places, [](const auto& place) { return !place.exists(); });
+      if (missing == places.end()) break;
+      if (after(kInitializationPoll) > deadline) {
+        return make_status(ErrorCode::kDeadlineExceeded,
+                           absl::StrCat("it was not initialised in time; this session leaves that "
+                                        "to another one of container '",
+                                        options_.container, "'"),
+                           {missing->task(), absl::StrCat("variable '", missing->name(), "'")});
+      }
+      std::promise<void> due;
+      internal::run_at(after(kInitializationPoll), [&due] { due.set_value(); });
+      due.get_future().wait();
+      TRIREME_ASSIGN_OR_RETURN(known.registered, register_graph(step, known.graph, deadline));
+    }
+    MutexLock lock(mutex_);
+    for (const auto& place : known.registered.variables()) {
+      made_[place.name()] = place.incarnation();
+    }
+    return absl::OkStatus();
+  }
+
+  void renew() {
+    internal::run_at(after(options_.lease / 4), [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (self == nullptr) return;
+      OpenSessionRequest request;
+      request.set_session(self->id_);
+      request.set_container(self->options_.container);
+      request.set_lease_ms(self->options_.lease.count());
+      request.set_strict_placement(self->options_.strict_placement);
+      self->channel_.call(kOpenSession, make_message(request),
+                          {.deadline = after(self->options_.lease / 4)},
+                          [](const Response&) {});  // steps tell if it is lost
+      self->renew();
+    });
+  }
+
+  const SessionOptions options_;
+  const uint64_t id_;
+  Channel channel_;
+  Mutex registering_;  // one graph at a time
+  mutable Mutex mutex_;
+  std::string master_ ABSL_GUARDED_BY(mutex_);
+  uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool reopen_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t next_graph_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::unordered_map<const internal::Plan*,
+                     std::pair<std::shared_ptr<const internal::Plan>, std::shared_ptr<const Known>>>
+      plans_ ABSL_GUARDED_BY(mutex_);
+  std::list<const internal::Plan*> recent_ ABSL_GUARDED_BY(mutex_);
+  std::map<Content, std::shared_ptr<const Known>> contents_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, uint64_t> made_ ABSL_GUARDED_BY(mutex_);  // variables: on which incarnation
+  std::set<std::string> warned_ ABSL_GUARDED_BY(mutex_);
+};
+
+Session::Session(const std::string& target, SessionOptions options)
+    : impl_(std::make_shared<Impl>(target, std::move(options))) {
+  impl_->open();
+}
+
+Session::~Session() {
+  impl_->close();
+}
+
+std::string Session::master() const {
+  return impl_->master();
+}
+
+std::vector<at::Tensor> Session::run_step(const FunctionStep& step,
+                                          const SessionStepOptions& options) {
+  return value_or_throw(impl_->run_now(step, options));
+}
+
+void Session::start_step(std::shared_ptr<const FunctionStep> step,
+                         const SessionStepOptions& options, OnStep done) {
+  impl_->run(step, options,
+             [done = std::move(done)](absl::StatusOr<std::vector<at::Tensor>> result) {
+               if (result.ok()) return done(*std::move(result), nullptr);
+               done({}, std::make_exception_ptr(to_error(result.status())));
+             });
+}
+
+Graph Session::placed_graph(const FunctionStep& step) {
+  return impl_->placed_graph(step);
+}
+
+void Session::initialize(const std::vector<Variable>& variables) {
+  impl_->initialize(variables);
+}
+
+}  // namespace trireme

@@ -1,0 +1,308 @@
+#include "trireme/runtime/worker.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/ids.h"
+#include "trireme/base/logging.h"
+#include "trireme/base/status.h"
+#include "trireme/rpc/timer.h"
+
+namespace trireme::internal {
+namespace {
+
+constexpr auto kLeaseCheck = std::chrono::milliseconds(500);
+
+absl::Status unknown_registration() {
+  return make_status(ErrorCode::kNotFound,
+                     "this part of a graph is not registered here (any more): its session ended, "
+                     "or its lease ran out");
+}
+
+}  // namespace
+
+std::string own_container(uint64_t session) {
+  return absl::StrCat("session-", format_incarnation(session));
+}
+
+Worker::Worker(TaskContext& context, PeerChannels& channels, Executor& executor)
+    : context_(context),
+      channels_(channels),
+      executor_(executor),
+      gauges_(context.metrics),
+      sessions_gauge_(context.metrics.gauge("sessions_active")) {}
+
+void Worker::start() {
+  run_at(after(kLeaseCheck), [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    {
+      MutexLock lock(self->mutex_);
+      if (self->stopped_) return;
+    }
+    self->end_expired_sessions();
+    self->start();
+  });
+}
+
+void Worker::stop() {
+  std::vector<std::shared_ptr<PartStep>> steps;
+  {
+    MutexLock lock(mutex_);
+    stopped_ = true;
+    for (auto& [id, registration] : registrations_) {
+      for (auto& [number, step] : registration.steps) steps.push_back(step);
+    }
+    registrations_.clear();
+  }
+  for (const auto& step : steps) {
+    step->abort(make_status(ErrorCode::kUnavailable, "the server stops"));
+  }
+}
+
+absl::StatusOr<std::shared_ptr<VariableHost>> Worker::variables() const {
+  if (context_.variables != nullptr) return context_.variables;
+  return make_status(ErrorCode::kUnimplemented, "this server holds no variables",
+                     {context_.task.to_string(), ""});
+}
+
+absl::Status Worker::register_part(const NewPart& part) {
+  auto registered = std::make_shared<RegisteredPart>();
+  registered->session = part.session;
+  registered->registration = part.registration;
+  registered->task = context_.task.to_string();
+  registered->container = part.container;
+  TRIREME_ASSIGN_OR_RETURN(registered->plan, compile(part.graph));
+  const proto::GraphDef& def = part.graph->def;
+  for (const proto::Send& send : def.sends()) {
+    RegisteredPart::Destination& destination = registered->destinations.emplace_back();
+    TRIREME_ASSIGN_OR_RETURN(const TaskId to, try_call([&] { return TaskId::parse(send.to()); }));
+    // The master gets what is ready at the end together with the answer.
+    const bool at_the_end = send.after() == static_cast<uint32_t>(def.nodes_size());
+    if (to == part.master && at_the_end) continue;
+    const auto incarnation = part.incarnations.find(send.to());
+    if (incarnation == part.incarnations.end()) {
+      return make_status(ErrorCode::kInvalidArgument,
+                         absl::StrCat("the part sends to ", send.to(),
+                                      ", of which the request tells no incarnation"));
+    }
+    destination.incarnation = incarnation->second;
+    TRIREME_ASSIGN_OR_RETURN(destination.channel, channels_.to(to));
+  }
+  MutexLock lock(mutex_);
+  if (stopped_) return make_status(ErrorCode::kUnavailable, "the server stops");
+  touch_session(part.session, part.lease);
+  registrations_[part.registration].part = std::move(registered);
+  return absl::OkStatus();
+}
+
+void Worker::drop_parts(const std::vector<uint64_t>& registrations) {
+  std::vector<Registration> dropped;
+  {
+    MutexLock lock(mutex_);
+    for (uint64_t id : registrations) {
+      const auto found = registrations_.find(id);
+      if (found == registrations_.end()) continue;
+      dropped.push_back(std::move(found->second));
+      registrations_.erase(found);
+    }
+  }
+  for (const Registration& registration : dropped) {
+    for (const auto& [number, step] : registration.steps) {
+      step->abort(make_status(ErrorCode::kAborted, "the session has ended"));
+    }
+  }
+}
+
+std::shared_ptr<PartStep> Worker::find_or_make_step(const StepKey& key, bool* made) {
+  *made = false;
+  const auto found = registrations_.find(key.registration);
+  if (found == registrations_.end()) return nullptr;
+  Registration& registration = found->second;
+  if (key.number < registration.over_below || registration.over.contains(key.number)) {
+    return nullptr;
+  }
+  std::shared_ptr<PartStep>& step = registration.steps[key.number];
+  if (step == nullptr) {
+    step = std::make_shared<PartStep>(registration.part, key.number, gauges_);
+    *made = true;
+  }
+  return step;
+}
+
+void Worker::run_part(const StepKey& key, uint64_t oldest, PartInputs inputs, OnPartResult done) {
+  std::shared_ptr<PartStep> step;
+  std::shared_ptr<RegisteredPart> part;
+  std::vector<std::shared_ptr<PartStep>> left;
+  bool registered = false;
+  {
+    MutexLock lock(mutex_);
+    const auto found = registrations_.find(key.registration);
+    registered = found != registrations_.end();
+    if (registered) {
+      Registration& registration = found->second;
+      part = registration.part;
+      // What a step that is over everywhere left here, if its end was not heard of.
+      if (oldest > registration.over_below && oldest <= key.number) {
+        registration.over_below = oldest;
+        registration.over.erase(registration.over.begin(), registration.over.lower_bound(oldest));
+        const auto end = registration.steps.lower_bound(oldest);
+        for (auto old = registration.steps.begin(); old != end; ++old) left.push_back(old->second);
+        registration.steps.erase(registration.steps.begin(), end);
+      }
+    }
+    bool made;
+    step = find_or_make_step(key, &made);
+  }
+  for (const auto& old : left) {
+    old->abort(make_status(ErrorCode::kAborted, "the step is over on other tasks"));
+  }
+  if (!registered) return done(unknown_registration());
+  if (step == nullptr) return done(make_status(ErrorCode::kAborted, "the step is over"));
+  std::vector<std::shared_ptr<HostedVariable>> variables;
+  const auto& def = part->plan->graph->def;
+  if (def.variables_size() > 0) {
+    const auto host = this->variables();
+    for (const proto::Variable& variable : def.variables()) {
+      auto hosted = host.ok() ? (*host)->find(part->container, variable.name())
+                              : absl::StatusOr<std::shared_ptr<HostedVariable>>(host.status());
+      if (hosted.ok() &&
+          (static_cast<int>((*hosted)->tensor.scalar_type()) != variable.type().dtype() ||
+           !std::ranges::equal((*hosted)->tensor.sizes(), variable.type().sizes()))) {
+        hosted = make_status(ErrorCode::kFailedPrecondition,
+                             "it has another shape or dtype here than in the graph",
+                             {"", absl::StrCat("variable '", variable.name(), "'")});
+      }
+      if (!hosted.ok()) {
+        forget_step(key);
+        return done(with_origin(hosted.status(), {context_.task.to_string(), ""}));
+      }
+      variables.push_back(*std::move(hosted));
+    }
+  }
+  auto finish = [this, self = weak_from_this(), key,
+                 done = std::move(done)](absl::StatusOr<PartResult> result) mutable {
+    if (const auto alive = self.lock()) forget_step(key);
+    done(std::move(result));
+  };
+  step->start(std::move(inputs), std::move(variables), executor_, std::move(finish));
+}
+
+void Worker::forget_step(const StepKey& key) {
+  std::shared_ptr<PartStep> step;  // destroyed without the lock
+  MutexLock lock(mutex_);
+  const auto found = registrations_.find(key.registration);
+  if (found == registrations_.end()) return;
+  Registration& registration = found->second;
+  const auto running = registration.steps.find(key.number);
+  if (running != registration.steps.end()) {
+    step = std::move(running->second);
+    registration.steps.erase(running);
+  }
+  if (key.number >= registration.over_below) registration.over.insert(key.number);
+}
+
+absl::Status Worker::deliver(const StepKey& key, std::vector<CrossingValue> values, Time deadline) {
+  std::shared_ptr<PartStep> step;
+  bool made = false;
+  {
+    MutexLock lock(mutex_);
+    if (!registrations_.contains(key.registration)) return unknown_registration();
+    step = find_or_make_step(key, &made);
+  }
+  if (step == nullptr) return absl::OkStatus();  // it is over
+  for (CrossingValue& value : values) step->deliver(value.edge, std::move(value.pieces));
+  if (made) {
+    // Nobody may ever ask for the step to run.
+    run_at(deadline + std::chrono::seconds(1), [weak = weak_from_this(), key] {
+      const auto self = weak.lock();
+      if (self == nullptr) return;
+      self->abort_step(key, make_status(ErrorCode::kDeadlineExceeded, "the step never ran"));
+    });
+  }
+  return absl::OkStatus();
+}
+
+void Worker::abort_step(const StepKey& key, absl::Status why) {
+  std::shared_ptr<PartStep> step;
+  {
+    MutexLock lock(mutex_);
+    const auto found = registrations_.find(key.registration);
+    if (found == registrations_.end()) return;
+    const auto running = found->second.steps.find(key.number);
+    if (running != found->second.steps.end()) step = running->second;
+  }
+  // Also of a step that is not here yet: it must not begin.
+  forget_step(key);
+  if (step != nullptr) step->abort(std::move(why));
+}
+
+absl::StatusOr<std::vector<bool>> Worker::find_variables(const std::string& container,
+                                                         const std::vector<std::string>& names) {
+  TRIREME_ASSIGN_OR_RETURN(const auto host, variables());
+  std::vector<bool> exists;
+  for (const std::string& name : names) exists.push_back(host->find(container, name).ok());
+  return exists;
+}
+
+absl::Status Worker::make_variables(uint64_t session, Duration lease, const std::string& container,
+                                    const std::vector<std::string>& names,
+                                    const std::vector<at::Tensor>& initial) {
+  if (names.size() != initial.size()) {
+    return make_status(ErrorCode::kInvalidArgument,
+                       absl::StrCat(names.size(), " variables and ", initial.size(), " tensors"));
+  }
+  TRIREME_ASSIGN_OR_RETURN(const auto host, variables());
+  {
+    MutexLock lock(mutex_);
+    touch_session(session, lease);
+  }
+  for (size_t i = 0; i < names.size(); ++i) {
+    TRIREME_RETURN_IF_ERROR(host->create(container, names[i], initial[i]).status());
+  }
+  return absl::OkStatus();
+}
+
+void Worker::touch_session(uint64_t session, Duration lease) {
+  const auto [found, added] = leases_.try_emplace(session);
+  if (added) sessions_gauge_.add(1);
+  found->second = std::max(found->second, after(lease));
+}
+
+bool Worker::renew_session(uint64_t session, Duration lease) {
+  MutexLock lock(mutex_);
+  if (!leases_.contains(session)) return false;
+  touch_session(session, lease);
+  return true;
+}
+
+void Worker::end_session(uint64_t session) {
+  std::vector<uint64_t> registrations;
+  {
+    MutexLock lock(mutex_);
+    if (leases_.erase(session) > 0) sessions_gauge_.add(-1);
+    for (const auto& [id, registration] : registrations_) {
+      if (registration.part->session == session) registrations.push_back(id);
+    }
+  }
+  drop_parts(registrations);
+  if (context_.variables != nullptr) context_.variables->drop_container(own_container(session));
+}
+
+void Worker::end_expired_sessions() {
+  std::vector<uint64_t> expired;
+  {
+    MutexLock lock(mutex_);
+    const Time now = Clock::real().now();
+    for (const auto& [session, until] : leases_) {
+      if (until < now) expired.push_back(session);
+    }
+  }
+  for (uint64_t session : expired) {
+    log_info(context_.task.to_string(), ": the lease of session ", format_incarnation(session),
+             " has run out; its graphs and variables here are dropped");
+    end_session(session);
+  }
+}
+
+}  // namespace trireme::internal
