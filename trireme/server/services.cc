@@ -1,5 +1,6 @@
 #include "trireme/server/services.h"
 
+#include "trireme/ps/variable_service.h"
 #include "trireme/runtime/server_service.h"
 
 namespace trireme {
@@ -7,6 +8,7 @@ namespace trireme {
 std::vector<ServiceFactory> all_services() {
   return {
       make_server_service,
+      [](TaskContext& context) { return make_variable_service(context); },
   };
 }
 
