@@ -15,6 +15,7 @@
 #include "trireme/graph/scope.h"
 #include "trireme/graph/variable.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/optim/schedule.h"
 #include "trireme/server/in_process_cluster.h"
 #include "trireme/server/server.h"
 #include "trireme/version.h"

@@ -68,25 +68,29 @@ size_t PushOrigins::size() const {
   return origins_.size();
 }
 
-PushRecords::Verdict PushRecords::take(const std::shared_ptr<PushOrigin>& origin,
-                                       const PushId& id) {
+PushRecords::OfOrigin& PushRecords::of(const std::shared_ptr<PushOrigin>& origin) {
+  const auto found = std::find_if(origins_.begin(), origins_.end(),
+                                  [&](const OfOrigin& known) { return known.origin == origin; });
+  if (found != origins_.end()) return *found;
+  std::erase_if(origins_, [](const OfOrigin& known) { return known.origin->ended(); });
+  origins_.push_back({.origin = origin});
+  return origins_.back();
+}
+
+PushRecords::Verdict PushRecords::ask(const std::shared_ptr<PushOrigin>& origin, const PushId& id) {
   // Asked under the shard's lock, which also guards forgetting: a push that was admitted before its
   // origin ended, or its watermark rose, cannot slip in after its record was forgotten.
   const uint64_t watermark = origin->watermark();
   if (origin->ended() || id.sequence < watermark) return Verdict::kDecided;
-  auto found = std::find_if(origins_.begin(), origins_.end(),
-                            [&](const OfOrigin& known) { return known.origin == origin; });
-  if (found == origins_.end()) {
-    std::erase_if(origins_, [](const OfOrigin& known) { return known.origin->ended(); });
-    origins_.push_back({.origin = origin});
-    found = std::prev(origins_.end());
-  }
-  found->forget_below(watermark);
-  if (runs() >= kMostRuns) {
-    forget();
-    if (runs() >= kMostRuns) return Verdict::kTooMany;
-  }
-  return found->insert(id.part, id.sequence) ? Verdict::kNew : Verdict::kRepeated;
+  OfOrigin& known = of(origin);
+  known.forget_below(watermark);
+  if (known.contains(id.part, id.sequence)) return Verdict::kRepeated;
+  if (runs() >= kMostRuns) forget();
+  return runs() < kMostRuns ? Verdict::kNew : Verdict::kTooMany;
+}
+
+void PushRecords::add(const std::shared_ptr<PushOrigin>& origin, const PushId& id) {
+  of(origin).insert(id.part, id.sequence);
 }
 
 void PushRecords::forget() {
@@ -112,15 +116,25 @@ void PushRecords::OfOrigin::forget_below(uint64_t watermark) {
   for (Run& run : runs) run.first = std::max(run.first, watermark);
 }
 
-bool PushRecords::OfOrigin::insert(uint32_t part, uint64_t sequence) {
-  // The first run that begins after it.
-  auto next = std::upper_bound(
+std::vector<PushRecords::Run>::iterator PushRecords::OfOrigin::after(uint32_t part,
+                                                                     uint64_t sequence) {
+  return std::upper_bound(
       runs.begin(), runs.end(), std::tie(part, sequence),
       [](const auto& value, const Run& run) { return value < std::tie(run.part, run.first); });
+}
+
+bool PushRecords::OfOrigin::contains(uint32_t part, uint64_t sequence) {
+  const auto next = after(part, sequence);
+  if (next == runs.begin()) return false;
+  const Run& run = *std::prev(next);
+  return run.part == part && sequence <= run.last;
+}
+
+void PushRecords::OfOrigin::insert(uint32_t part, uint64_t sequence) {
+  const auto next = after(part, sequence);
   const auto previous = next == runs.begin() ? runs.end() : std::prev(next);
-  const bool follows = previous != runs.end() && previous->part == part;
-  if (follows && sequence <= previous->last) return false;
-  const bool joins_previous = follows && previous->last + 1 == sequence;
+  const bool joins_previous =
+      previous != runs.end() && previous->part == part && previous->last + 1 == sequence;
   const bool joins_next = next != runs.end() && next->part == part && sequence + 1 == next->first;
   if (joins_previous && joins_next) {
     previous->last = next->last;
@@ -132,7 +146,6 @@ bool PushRecords::OfOrigin::insert(uint32_t part, uint64_t sequence) {
   } else {
     runs.insert(next, {part, sequence, sequence});
   }
-  return true;
 }
 
 }  // namespace trireme

@@ -68,8 +68,9 @@ class PushRecords {
 
   enum class Verdict { kNew, kRepeated, kDecided, kTooMany };
 
-  // kNew: the push has been recorded, and its change has to be made before the lock is left.
-  Verdict take(const std::shared_ptr<PushOrigin>& origin, const PushId& id);
+  // Whether to do it. kNew: its change has to be made, and add() called, before the lock is left.
+  Verdict ask(const std::shared_ptr<PushOrigin>& origin, const PushId& id);
+  void add(const std::shared_ptr<PushOrigin>& origin, const PushId& id);
 
   // Forgets what can be: ended origins, and what is below watermarks.
   void forget();
@@ -88,8 +89,13 @@ class PushRecords {
     std::vector<Run> runs;  // by part, then by sequence; no two touch
 
     void forget_below(uint64_t watermark);
-    bool insert(uint32_t part, uint64_t sequence);
+    // The first run that begins after it.
+    std::vector<Run>::iterator after(uint32_t part, uint64_t sequence);
+    bool contains(uint32_t part, uint64_t sequence);
+    void insert(uint32_t part, uint64_t sequence);
   };
+
+  OfOrigin& of(const std::shared_ptr<PushOrigin>& origin);
 
   std::vector<OfOrigin> origins_;  // few: those that push to this shard now
 };

@@ -16,25 +16,31 @@ std::shared_ptr<PushOrigin> new_origin() {
   return std::make_shared<PushOrigin>();
 }
 
+Verdict take(PushRecords& records, const std::shared_ptr<PushOrigin>& origin, const PushId& id) {
+  const Verdict verdict = records.ask(origin, id);
+  if (verdict == Verdict::kNew) records.add(origin, id);
+  return verdict;
+}
+
 TEST(PushRecords, TakesAPushOnce) {
   PushRecords records;
   const auto origin = new_origin();
-  EXPECT_EQ(records.take(origin, {1, 5, 0}), Verdict::kNew);
-  EXPECT_EQ(records.take(origin, {1, 5, 0}), Verdict::kRepeated);
-  EXPECT_EQ(records.take(origin, {1, 5, 1}), Verdict::kNew);
-  EXPECT_EQ(records.take(origin, {1, 4, 0}), Verdict::kNew);
-  EXPECT_EQ(records.take(new_origin(), {2, 5, 0}), Verdict::kNew);
+  EXPECT_EQ(take(records, origin, {1, 5, 0}), Verdict::kNew);
+  EXPECT_EQ(take(records, origin, {1, 5, 0}), Verdict::kRepeated);
+  EXPECT_EQ(take(records, origin, {1, 5, 1}), Verdict::kNew);
+  EXPECT_EQ(take(records, origin, {1, 4, 0}), Verdict::kNew);
+  EXPECT_EQ(take(records, new_origin(), {2, 5, 0}), Verdict::kNew);
 }
 
 TEST(PushRecords, KeepsRunsInsteadOfPushes) {
   PushRecords records;
   const auto origin = new_origin();
-  for (uint64_t i = 0; i < 1000; i += 2) records.take(origin, {1, i, 0});
+  for (uint64_t i = 0; i < 1000; i += 2) take(records, origin, {1, i, 0});
   EXPECT_EQ(records.runs(), 500u);
-  for (uint64_t i = 1; i < 1000; i += 2) records.take(origin, {1, i, 0});
+  for (uint64_t i = 1; i < 1000; i += 2) take(records, origin, {1, i, 0});
   EXPECT_EQ(records.runs(), 1u);
   for (uint64_t i = 0; i < 1000; ++i) {
-    EXPECT_EQ(records.take(origin, {1, i, 0}), Verdict::kRepeated) << i;
+    EXPECT_EQ(take(records, origin, {1, i, 0}), Verdict::kRepeated) << i;
   }
 }
 
@@ -45,7 +51,7 @@ TEST(PushRecords, AgreesWithASetInAnyOrder) {
   std::set<std::pair<uint64_t, uint32_t>> taken;
   for (int i = 0; i < 20000; ++i) {
     const PushId id{1, origin->watermark() + random() % 300, static_cast<uint32_t>(random() % 3)};
-    EXPECT_EQ(records.take(origin, id) == Verdict::kNew,
+    EXPECT_EQ(take(records, origin, id) == Verdict::kNew,
               taken.insert({id.sequence, id.part}).second);
     if (i % 100 == 0) origin->raise_watermark(origin->watermark() + random() % 50);
   }
@@ -54,22 +60,22 @@ TEST(PushRecords, AgreesWithASetInAnyOrder) {
 TEST(PushRecords, ForgetsBelowTheWatermark) {
   PushRecords records;
   const auto origin = new_origin();
-  for (uint64_t i = 0; i < 100; i += 2) records.take(origin, {1, i, 0});
+  for (uint64_t i = 0; i < 100; i += 2) take(records, origin, {1, i, 0});
   origin->raise_watermark(90);
-  EXPECT_EQ(records.take(origin, {1, 89, 0}), Verdict::kDecided);
-  EXPECT_EQ(records.take(origin, {1, 88, 0}), Verdict::kDecided);
-  EXPECT_EQ(records.take(origin, {1, 90, 0}), Verdict::kRepeated);
+  EXPECT_EQ(take(records, origin, {1, 89, 0}), Verdict::kDecided);
+  EXPECT_EQ(take(records, origin, {1, 88, 0}), Verdict::kDecided);
+  EXPECT_EQ(take(records, origin, {1, 90, 0}), Verdict::kRepeated);
   EXPECT_EQ(records.runs(), 5u);
   origin->raise_watermark(10);  // never falls
-  EXPECT_EQ(records.take(origin, {1, 20, 0}), Verdict::kDecided);
+  EXPECT_EQ(take(records, origin, {1, 20, 0}), Verdict::kDecided);
 }
 
 TEST(PushRecords, EndedOriginsLeaveNothing) {
   PushRecords records;
   const auto origin = new_origin();
-  records.take(origin, {1, 1, 0});
+  take(records, origin, {1, 1, 0});
   origin->end();
-  EXPECT_EQ(records.take(origin, {1, 2, 0}), Verdict::kDecided);
+  EXPECT_EQ(take(records, origin, {1, 2, 0}), Verdict::kDecided);
   records.forget();
   EXPECT_EQ(records.runs(), 0u);
 }
@@ -78,11 +84,11 @@ TEST(PushRecords, SizeIsBounded) {
   PushRecords records;
   const auto origin = new_origin();
   uint64_t sequence = 0;
-  while (records.take(origin, {1, sequence, 0}) == Verdict::kNew) sequence += 2;
+  while (take(records, origin, {1, sequence, 0}) == Verdict::kNew) sequence += 2;
   EXPECT_EQ(records.runs(), PushRecords::kMostRuns);
-  EXPECT_EQ(records.take(origin, {1, sequence, 0}), Verdict::kTooMany);
+  EXPECT_EQ(take(records, origin, {1, sequence, 0}), Verdict::kTooMany);
   origin->raise_watermark(sequence);
-  EXPECT_EQ(records.take(origin, {1, sequence, 0}), Verdict::kNew);
+  EXPECT_EQ(take(records, origin, {1, sequence, 0}), Verdict::kNew);
   EXPECT_EQ(records.runs(), 1u);
 }
 

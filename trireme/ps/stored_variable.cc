@@ -68,7 +68,7 @@ absl::Status StoredVariable::apply(const Update& update, const std::optional<Pus
                                    std::optional<double> lr) {
   WriterLock lock(mutex);
   if (push) {
-    switch (records_.take(push->origin, push->id)) {
+    switch (records_.ask(push->origin, push->id)) {
       case PushRecords::Verdict::kNew:
         break;
       case PushRecords::Verdict::kRepeated:
@@ -85,8 +85,10 @@ absl::Status StoredVariable::apply(const Update& update, const std::optional<Pus
     }
   }
   const absl::Status status = try_call([&] { change(update, lr); });
+  if (!status.ok()) return with_origin(status, object());
+  if (push) records_.add(push->origin, push->id);
   updates_.fetch_add(1, std::memory_order_relaxed);
-  return with_origin(status, object());
+  return absl::OkStatus();
 }
 
 void StoredVariable::change(const Update& update, std::optional<double> lr) {
@@ -103,19 +105,29 @@ void StoredVariable::change(const Update& update, std::optional<double> lr) {
     case Update::Kind::kGradient:
       break;
   }
+  optimizer_->update(tensor, update, lr);
+}
+
+void OptimizerState::update(const at::Tensor& parameter, const Update& update,
+                            std::optional<double> rate) {
   const at::NoGradGuard no_gradients;
-  OptimizerState& state = *optimizer_;
-  state.step.add_(1);
-  if (lr) state.lr.fill_(*lr);
-  if (rows) {
-    const at::Tensor gradient = at::sparse_coo_tensor(update.ids.unsqueeze(0), update.values,
-                                                      tensor.sizes(), tensor.options(), false);
-    state.rule->update_rows(tensor, gradient, state.slots, state.step, state.lr);
-    return;
+  step.add_(1);
+  if (rate) lr.fill_(*rate);
+  try {
+    if (update.ids.defined()) {
+      const at::Tensor gradient =
+          at::sparse_coo_tensor(update.ids.unsqueeze(0), update.values, parameter.sizes(),
+                                parameter.options().layout(c10::kSparse));
+      rule->update_rows(parameter, gradient, slots, step, lr);
+    } else {
+      internal::SlotTensors each;
+      for (const at::Tensor& slot : slots) each.push_back({slot});
+      rule->update({parameter}, {update.values}, each, step, lr);
+    }
+  } catch (...) {
+    step.sub_(1);  // a rule refuses before it changes anything
+    throw;
   }
-  internal::SlotTensors slots;
-  for (const at::Tensor& slot : state.slots) slots.push_back({slot});
-  state.rule->update({tensor}, {update.values}, slots, state.step, state.lr);
 }
 
 void StoredVariable::read(const at::Tensor& ids, void* out) {

@@ -29,6 +29,7 @@ struct Update {
 // An optimizer's part for one variable: the rule and its state, which lies where the variable does.
 struct OptimizerState {
   OptimizerState(std::shared_ptr<const internal::UpdateRule> rule, const at::Tensor& parameter);
+  void update(const at::Tensor& parameter, const Update& update, std::optional<double> rate);
 
   std::shared_ptr<const internal::UpdateRule> rule;
   std::vector<at::Tensor> slots;
