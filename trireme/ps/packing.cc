@@ -71,13 +71,9 @@ at::Tensor Packing::new_block() const {
   return block;
 }
 
-std::vector<at::Tensor> Packing::allocate() const {
-  std::vector<at::Tensor> message;
-  if (block_bytes_ > 0) message.push_back(new_block());
-  for (const TensorShape& shape : shapes_) {
-    if (shape.bytes() < kOwnTensor) continue;
-    message.push_back(BufferPool::shared().empty(shape.sizes, shape.dtype));
-  }
+std::vector<at::Tensor> Packing::allocate_block() const {
+  std::vector<at::Tensor> message(large_ + (block_bytes_ > 0 ? 1 : 0));
+  if (block_bytes_ > 0) message[0] = new_block();
   return message;
 }
 
@@ -112,14 +108,10 @@ absl::StatusOr<std::vector<at::Tensor>> Packing::unpack(
 }
 
 std::vector<at::Tensor> Packing::pack(const std::vector<at::Tensor>& list) const {
-  std::vector<at::Tensor> message(large_ + (block_bytes_ > 0 ? 1 : 0));
-  char* block = nullptr;
-  if (block_bytes_ > 0) {
-    message[0] = new_block();
-    block = static_cast<char*>(message[0].data_ptr());
-  }
+  std::vector<at::Tensor> message = allocate_block();
+  char* block = block_bytes_ > 0 ? static_cast<char*>(message[0].data_ptr()) : nullptr;
   for (size_t i = 0; i < list.size(); ++i) {
-    if (shapes_[i].bytes() >= kOwnTensor) {
+    if (is_large(i)) {
       message[places_[i].tensor] = list[i];
     } else if (block != nullptr) {
       std::memcpy(block + places_[i].offset, list[i].const_data_ptr(), list[i].nbytes());

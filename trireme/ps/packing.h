@@ -41,8 +41,10 @@ class Packing {
   const std::vector<TensorShape>& shapes() const { return shapes_; }
   size_t bytes() const { return bytes_; }  // of all
 
-  // New memory for the list: the tensors of a message.
-  std::vector<at::Tensor> allocate() const;
+  bool is_large(size_t i) const { return shapes_[i].bytes() >= kOwnTensor; }
+  // The tensors of a message for this list: new memory for the small ones, and the large ones
+  // undefined, to be put into their places.
+  std::vector<at::Tensor> allocate_block() const;
   // The list as it lies in the tensors of a message, which it shares. An error when these are not
   // such a list.
   absl::StatusOr<std::vector<at::Tensor>> unpack(const std::vector<at::Tensor>& message) const;

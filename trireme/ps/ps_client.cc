@@ -127,7 +127,7 @@ CallOptions PsClient::call_options(uint64_t bytes) const {
 }
 
 void PsClient::call(const char* method, Requests requests, uint64_t bytes, bool large_response,
-                    Done<Responses> done) {
+                    Done<Responses> done, std::map<int, Destination> into) {
   if (requests.empty()) return done(Responses());
   struct Pending {
     Mutex mutex;
@@ -145,6 +145,8 @@ void PsClient::call(const char* method, Requests requests, uint64_t bytes, bool 
   CallOptions options = call_options(bytes);
   options.large_response = large_response;
   for (auto& [server, request] : requests) {
+    options.into = nullptr;
+    if (const auto found = into.find(server); found != into.end()) options.into = found->second;
     channels_[server]->call(method, std::move(request), options,
                             [pending, server = server](Response response) {
                               absl::StatusOr<Responses> result;
@@ -349,47 +351,77 @@ struct PullPlan {
 
   std::vector<PsClient::Pull> pulls;
   std::vector<TensorShape> results;
+  std::vector<at::Tensor> tensors;  // the results; undefined until they are known
   std::map<int, OfServer> servers;
   uint64_t bytes = 0;
 
-  absl::StatusOr<std::vector<at::Tensor>> finish(const std::map<int, Message>& responses) const;
+  at::Tensor& result(size_t pull);
+  // The part of a sharded result that an entry is, unless it is rows from here and there.
+  at::Tensor part(const Entry& entry);
+  // So that large parts of sharded variables arrive where they belong.
+  std::map<int, Destination> destinations(const std::shared_ptr<PullPlan>& self);
+  absl::StatusOr<std::vector<at::Tensor>> finish(const std::map<int, Message>& responses);
 };
 
-absl::StatusOr<std::vector<at::Tensor>> PullPlan::finish(
-    const std::map<int, Message>& responses) const {
-  std::vector<at::Tensor> tensors(pulls.size());
+at::Tensor& PullPlan::result(size_t pull) {
+  if (!tensors[pull].defined()) {
+    tensors[pull] = BufferPool::shared().empty(results[pull].sizes, results[pull].dtype);
+  }
+  return tensors[pull];
+}
+
+at::Tensor PullPlan::part(const Entry& entry) {
+  const RowRange& rows = pulls[entry.pull].variable.layout().shards[entry.shard].rows;
+  return result(entry.pull).narrow(0, rows.first, rows.count);
+}
+
+std::map<int, Destination> PullPlan::destinations(const std::shared_ptr<PullPlan>& self) {
+  std::map<int, Destination> into;
+  for (const auto& [server, of] : servers) {
+    const Packing packing(of.shapes);
+    auto places = std::make_shared<std::map<size_t, at::Tensor>>();
+    for (size_t i = 0; i < of.entries.size(); ++i) {
+      const PsClient::Pull& pull = pulls[of.entries[i].pull];
+      if (!packing.is_large(i) || pull.rows.defined()) continue;
+      if (pull.variable.layout().shards.size() == 1) continue;
+      (*places)[packing.place(i).tensor] = part(of.entries[i]);
+    }
+    if (places->empty()) continue;
+    into[server] = [places, self](size_t index, c10::IntArrayRef, c10::ScalarType) {
+      const auto found = places->find(index);
+      return found == places->end() ? at::Tensor() : found->second;
+    };
+  }
+  return into;
+}
+
+absl::StatusOr<std::vector<at::Tensor>> PullPlan::finish(const std::map<int, Message>& responses) {
   for (const auto& [server, of] : servers) {
     TRIREME_ASSIGN_OR_RETURN(const std::vector<at::Tensor> parts,
                              Packing(of.shapes).unpack(responses.at(server).tensors));
     for (size_t k = 0; k < of.entries.size(); ++k) {
       const Entry& entry = of.entries[k];
-      const VariableLayout& layout = pulls[entry.pull].variable.layout();
-      at::Tensor& whole = tensors[entry.pull];
-      if (layout.shards.size() == 1) {
-        whole = parts[k];
+      const PsClient::Pull& pull = pulls[entry.pull];
+      if (pull.variable.layout().shards.size() == 1) {
+        tensors[entry.pull] = parts[k];
         continue;
       }
-      if (!whole.defined()) {
-        whole = BufferPool::shared().empty(results[entry.pull].sizes, layout.dtype);
+      if (!pull.rows.defined()) {
+        const at::Tensor place = part(entry);
+        if (place.data_ptr() != parts[k].data_ptr()) internal::assign(place, parts[k]);
+        continue;
       }
+      const at::Tensor& whole = result(entry.pull);
       char* out = static_cast<char*>(whole.data_ptr());
       const char* in = static_cast<const char*>(parts[k].const_data_ptr());
       const size_t row = internal::row_bytes(whole);
-      if (pulls[entry.pull].rows.defined()) {
-        for (size_t i = 0; i < entry.positions.size(); ++i) {
-          std::memcpy(out + entry.positions[i] * row, in + i * row, row);
-        }
-      } else {
-        std::memcpy(out + layout.shards[entry.shard].rows.first * row, in, parts[k].nbytes());
+      for (size_t i = 0; i < entry.positions.size(); ++i) {
+        std::memcpy(out + entry.positions[i] * row, in + i * row, row);
       }
     }
   }
-  for (size_t i = 0; i < tensors.size(); ++i) {  // no rows of a sharded one
-    if (!tensors[i].defined()) {
-      tensors[i] = BufferPool::shared().empty(results[i].sizes, results[i].dtype);
-    }
-  }
-  return tensors;
+  for (size_t i = 0; i < tensors.size(); ++i) result(i);  // also no rows of a sharded one
+  return std::move(tensors);
 }
 
 }  // namespace
@@ -397,6 +429,7 @@ absl::StatusOr<std::vector<at::Tensor>> PullPlan::finish(
 void PsClient::pull(std::vector<Pull> pulls, Done<std::vector<at::Tensor>> done) {
   auto plan = std::make_shared<PullPlan>();
   plan->pulls = std::move(pulls);
+  plan->tensors.resize(plan->pulls.size());
   const absl::Status status = [&]() -> absl::Status {
     for (size_t i = 0; i < plan->pulls.size(); ++i) {
       const Pull& pull = plan->pulls[i];
@@ -439,11 +472,14 @@ void PsClient::pull(std::vector<Pull> pulls, Done<std::vector<at::Tensor>> done)
     for (const TensorShape& shape : of.shapes) answer += shape.bytes() + internal::kAlignment;
     large |= answer > kFrameBytes;
   }
-  call(kPullVariables, std::move(requests), plan->bytes, large,
-       [plan, done = std::move(done)](absl::StatusOr<Responses> responses) mutable {
-         if (!responses.ok()) return done(responses.status());
-         done(plan->finish(*responses));
-       });
+  call(
+      kPullVariables, std::move(requests), plan->bytes, large,
+      [plan, done = std::move(done)](absl::StatusOr<Responses> responses) mutable {
+        if (!responses.ok()) return done(responses.status());
+        done(plan->finish(*responses));
+      },
+      // Injected faults let two answers of one call arrive at once, which have to lie apart.
+      options_.faults ? std::map<int, Destination>() : plan->destinations(plan));
 }
 
 absl::StatusOr<std::vector<at::Tensor>> PsClient::pull(std::vector<Pull> pulls) {

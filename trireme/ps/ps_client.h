@@ -118,7 +118,7 @@ class PsClient {
   CallOptions call_options(uint64_t bytes) const;
   // Calls all at once; the first error is the answer.
   void call(const char* method, Requests requests, uint64_t bytes, bool large_response,
-            Done<Responses> done);
+            Done<Responses> done, std::map<int, Destination> into = {});
   absl::StatusOr<Responses> call(const char* method, Requests requests, uint64_t bytes = 0,
                                  bool large_response = false);
   template <typename Request>

@@ -13,6 +13,7 @@
 #include "trireme/base/status.h"
 #include "trireme/ps/kernels.h"
 #include "trireme/ps/packing.h"
+#include "trireme/tensor/buffer_pool.h"
 
 namespace trireme {
 
@@ -84,6 +85,7 @@ absl::Status StoredVariable::apply(const Update& update, const std::optional<Pus
             object());
     }
   }
+  drop_snapshot();
   const absl::Status status = try_call([&] { change(update, lr); });
   if (!status.ok()) return with_origin(status, object());
   if (push) records_.add(push->origin, push->id);
@@ -135,6 +137,37 @@ void StoredVariable::read(const at::Tensor& ids, void* out) {
   ReaderLock lock(mutex);
   if (ids.defined()) return internal::gather_rows(tensor, ids, out);
   std::memcpy(out, tensor.const_data_ptr(), tensor.nbytes());
+}
+
+bool SnapshotBudget::take(uint64_t bytes) {
+  uint64_t left = left_.load();
+  while (left >= bytes) {
+    if (left_.compare_exchange_weak(left, left - bytes)) return true;
+  }
+  return false;
+}
+
+at::Tensor StoredVariable::snapshot(SnapshotBudget& kept) {
+  reads_.fetch_add(1, std::memory_order_relaxed);
+  ReaderLock lock(mutex);
+  MutexLock snapshot_lock(snapshot_mutex_);
+  if (snapshot_.defined() && snapshot_writes_ == mutex.writes()) return snapshot_;
+  at::Tensor copy = BufferPool::shared().empty(tensor.sizes(), tensor.scalar_type());
+  std::memcpy(copy.data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
+  if (!snapshot_.defined()) {
+    if (!kept.take(tensor.nbytes())) return copy;
+    snapshot_budget_ = &kept;
+  }
+  snapshot_ = copy;
+  snapshot_writes_ = mutex.writes();
+  return copy;
+}
+
+void StoredVariable::drop_snapshot() {
+  MutexLock lock(snapshot_mutex_);
+  if (!snapshot_.defined()) return;
+  snapshot_ = at::Tensor();
+  snapshot_budget_->give_back(tensor.nbytes());
 }
 
 absl::StatusOr<bool> StoredVariable::set_optimizer(std::unique_ptr<OptimizerState> optimizer) {

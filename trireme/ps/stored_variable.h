@@ -37,6 +37,17 @@ struct OptimizerState {
   at::Tensor lr;
 };
 
+// How many bytes of copies a server keeps in case that they are asked for again. Thread-safe.
+class SnapshotBudget {
+ public:
+  explicit SnapshotBudget(uint64_t limit) : left_(limit) {}
+  bool take(uint64_t bytes);
+  void give_back(uint64_t bytes) { left_ += bytes; }
+
+ private:
+  std::atomic<uint64_t> left_;
+};
+
 // A variable, or a shard of one, on a server, with what belongs to it: counters, its optimizer's
 // state, and which pushes it has taken. Thread-safe.
 class StoredVariable final : public HostedVariable {
@@ -65,6 +76,10 @@ class StoredVariable final : public HostedVariable {
 
   // Copies the contents out, or the rows with these ids. Memory for them is at `out`.
   void read(const at::Tensor& ids, void* out);
+  // A copy of the contents that nobody changes, shared by all who ask until the next change: it is
+  // made once however many workers pull. It is kept, if `kept` has room for it, until the variable
+  // changes.
+  at::Tensor snapshot(SnapshotBudget& kept);
 
   // False if it has the same rule with the same options already; that one stays.
   absl::StatusOr<bool> set_optimizer(std::unique_ptr<OptimizerState> optimizer);
@@ -85,10 +100,18 @@ class StoredVariable final : public HostedVariable {
  private:
   void change(const Update& update, std::optional<double> lr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
+  void drop_snapshot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
   std::atomic<uint64_t> reads_ = 0;
   std::atomic<uint64_t> updates_ = 0;
   PushRecords records_ ABSL_GUARDED_BY(mutex);
   std::unique_ptr<OptimizerState> optimizer_ ABSL_GUARDED_BY(mutex);
+
+  // The last copy that was made, held by those who send it, and by us if the budget allows.
+  Mutex snapshot_mutex_;  // taken while the other one is held
+  at::Tensor snapshot_ ABSL_GUARDED_BY(snapshot_mutex_);
+  uint64_t snapshot_writes_ ABSL_GUARDED_BY(snapshot_mutex_) = 0;
+  SnapshotBudget* snapshot_budget_ ABSL_GUARDED_BY(snapshot_mutex_) = nullptr;
 };
 
 }  // namespace trireme

@@ -13,6 +13,7 @@
 #include "trireme/ps/parallel.h"
 #include "trireme/ps/push_records.h"
 #include "trireme/ps/variables.pb.h"
+#include "trireme/tensor/buffer_pool.h"
 #include "trireme/tensor/codec.h"
 #include "trireme/tensor/dtype.h"
 
@@ -24,6 +25,8 @@ using internal::TensorShape;
 using Variables = std::vector<std::shared_ptr<StoredVariable>>;
 
 constexpr Roles kTrainers = {Role::kChief, Role::kWorker, Role::kClient};
+// Copies of variables that are kept until these change.
+constexpr uint64_t kKeptSnapshots = 256 << 20;
 // More than a call may carry anyway.
 constexpr uint64_t kMostBytes = uint64_t{64} << 30;
 
@@ -195,8 +198,8 @@ class VariableService final : public Service {
     ServerCall call;
     Variables variables;
     std::vector<at::Tensor> ids;  // undefined: all
+    std::optional<Packing> packing;
     std::vector<at::Tensor> answer;
-    std::vector<at::Tensor> places;  // in the answer
   };
 
   void pull(ServerCall call) {
@@ -204,12 +207,27 @@ class VariableService final : public Service {
     const absl::Status status = prepare(*pull);
     if (!status.ok()) return pull->call.respond(status);
     std::vector<size_t> bytes;
-    bytes.reserve(pull->places.size());
-    for (const at::Tensor& place : pull->places) bytes.push_back(place.nbytes());
+    bytes.reserve(pull->variables.size());
+    for (const TensorShape& shape : pull->packing->shapes()) bytes.push_back(shape.bytes());
     internal::for_each_parallel(
-        pool_, bytes,
-        [pull](size_t i) { pull->variables[i]->read(pull->ids[i], pull->places[i].data_ptr()); },
+        pool_, bytes, [this, pull](size_t i) { read(*pull, i); },
         [pull] { pull->call.respond(make_message(PullResponse(), std::move(pull->answer))); });
+  }
+
+  void read(Pull& pull, size_t i) {
+    const auto [place, offset] = pull.packing->place(i);
+    StoredVariable& variable = *pull.variables[i];
+    if (pull.packing->is_large(i) && !pull.ids[i].defined()) {
+      pull.answer[place] = variable.snapshot(snapshots_);
+      return;
+    }
+    if (pull.packing->is_large(i)) {
+      const TensorShape& shape = pull.packing->shapes()[i];
+      pull.answer[place] = BufferPool::shared().empty(shape.sizes, shape.dtype);
+    } else if (pull.packing->shapes()[i].bytes() == 0) {
+      return;  // it may have no place
+    }
+    variable.read(pull.ids[i], static_cast<char*>(pull.answer[place].data_ptr()) + offset);
   }
 
   absl::Status prepare(Pull& pull) {
@@ -240,9 +258,8 @@ class VariableService final : public Service {
       pull.ids[i] = ids[next++];
       TRIREME_RETURN_IF_ERROR(pull.variables[i]->check_ids(pull.ids[i]));
     }
-    const Packing packing(std::move(shapes));
-    TRIREME_ASSIGN_OR_RETURN(pull.answer, try_call([&] { return packing.allocate(); }));
-    TRIREME_ASSIGN_OR_RETURN(pull.places, packing.unpack(pull.answer));
+    pull.packing.emplace(std::move(shapes));
+    TRIREME_ASSIGN_OR_RETURN(pull.answer, try_call([&] { return pull.packing->allocate_block(); }));
     return absl::OkStatus();
   }
 
@@ -397,6 +414,7 @@ class VariableService final : public Service {
 
   const std::shared_ptr<VariableStore> store_;
   PushOrigins origins_;
+  SnapshotBudget snapshots_{kKeptSnapshots};
   Counter& pushes_repeated_;
   ThreadPool pool_;  // the last: its threads use the rest
 };
