@@ -16,6 +16,7 @@
 #include "trireme/graph/scope.h"
 #include "trireme/graph/variable.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/optim/schedule.h"
 #include "trireme/runtime/session.h"
 #include "trireme/server/in_process_cluster.h"
 #include "trireme/server/server.h"

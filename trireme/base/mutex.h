@@ -1,6 +1,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <shared_mutex>
 
@@ -35,17 +36,31 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex& mutex_;
 };
 
-// Many readers or one writer. For data whose readers hold it long: a lock that is held for a few
-// instructions is cheaper as a Mutex.
+// Many readers or one writer, who waits for those readers only that came before it:
+// std::shared_mutex lets readers overtake, and where there always is one, nobody writes. For data
+// whose readers hold it long: a lock that is held for a few instructions is cheaper as a Mutex.
 class ABSL_LOCKABLE SharedMutex {
  public:
-  void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
+  void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+    std::lock_guard<std::mutex> turn(turn_);
+    mutex_.lock();
+    ++writes_;
+  }
   void unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
-  void lock_shared() ABSL_SHARED_LOCK_FUNCTION() { mutex_.lock_shared(); }
+  void lock_shared() ABSL_SHARED_LOCK_FUNCTION() {
+    std::lock_guard<std::mutex> turn(turn_);
+    mutex_.lock_shared();
+  }
   void unlock_shared() ABSL_UNLOCK_FUNCTION() { mutex_.unlock_shared(); }
 
+  // How often it was locked for writing: who finds the same number later finds the same data. Asked
+  // by those who hold it.
+  uint64_t writes() const { return writes_; }
+
  private:
+  std::mutex turn_;
   std::shared_mutex mutex_;
+  uint64_t writes_ = 0;
 };
 
 class ABSL_SCOPED_LOCKABLE WriterLock {

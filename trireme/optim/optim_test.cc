@@ -163,6 +163,7 @@ TEST(SparseGradients, LeaveOtherRowsAlone) {
   check([](auto v) { return Adagrad(v, {.lr = 0.1}); });
   check([](auto v) { return Adam(v, {.lr = 0.1}); });
   check([](auto v) { return AdamW(v, {.lr = 0.1}); });
+  check([](auto v) { return Ftrl(v, {.lr = 0.1}); });
   check([](auto v) { return RmsProp(v, {.lr = 0.1, .momentum = 0.5, .centered = true}); });
 }
 
@@ -206,6 +207,21 @@ TEST(Optimizer, ClipsTheNormOfAllGradients) {
     EXPECT_TRUE(ours[0].allclose(a.grad()));
     EXPECT_TRUE(ours[2].allclose(b.grad()));
   }
+}
+
+TEST(Optimizer, ClipsEachNormAndEachValue) {
+  const Tensor indices = torch::tensor({1, 1}).unsqueeze(0);
+  const Tensors given = {torch::tensor({3.0, 4.0}), Tensor(), torch::tensor({0.3}),
+                         torch::sparse_coo_tensor(indices, torch::ones({2, 1}), {3, 1})};
+  Tensors by_norm = given, by_value = given;
+  clip_each_grad_norm(by_norm, 1.0);
+  EXPECT_TRUE(by_norm[0].allclose(torch::tensor({0.6, 0.8}))) << by_norm[0];
+  EXPECT_FALSE(by_norm[1].defined());
+  EXPECT_TRUE(by_norm[2].equal(given[2]));
+  clip_grad_value(by_value, 1.0);
+  EXPECT_TRUE(by_value[0].equal(torch::ones({2})));
+  EXPECT_TRUE(by_value[2].equal(given[2]));
+  EXPECT_EQ(by_value[3].to_dense()[1].item<float>(), 1) << "both parts of an element together";
 }
 
 TEST(Optimizer, ClipsInACapturedStep) {

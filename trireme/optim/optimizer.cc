@@ -7,6 +7,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/stack.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -180,6 +181,29 @@ Tensor clip_grad_norm(std::vector<Tensor>& gradients, double max_norm) {
     if (gradient.defined()) gradient = gradient.mul(scale);
   }
   return total;
+}
+
+void clip_each_grad_norm(std::vector<Tensor>& gradients, double max_norm) {
+  for (Tensor& gradient : gradients) {
+    std::vector<Tensor> one{gradient};
+    clip_grad_norm(one, max_norm);
+    gradient = one[0];
+  }
+}
+
+void clip_grad_value(std::vector<Tensor>& gradients, double limit) {
+  const at::NoGradGuard no_gradients;
+  for (Tensor& gradient : gradients) {
+    if (!gradient.defined()) continue;
+    if (!gradient.is_sparse()) {
+      gradient = gradient.clamp(-limit, limit);
+      continue;
+    }
+    // An element may be said in several parts, and it is their sum that is limited.
+    const Tensor sum = gradient.coalesce();
+    gradient = at::sparse_coo_tensor(sum._indices(), sum._values().clamp(-limit, limit),
+                                     sum.sizes(), sum.options(), /*is_coalesced=*/true);
+  }
 }
 
 }  // namespace trireme

@@ -60,6 +60,10 @@ class Optimizer {
 // Scales gradients so that the norm of all of them together is at most max_norm, and returns what
 // it was, all without a number leaving the tensors. Undefined gradients are passed over.
 at::Tensor clip_grad_norm(std::vector<at::Tensor>& gradients, double max_norm);
+// As above, each gradient by its own norm.
+void clip_each_grad_norm(std::vector<at::Tensor>& gradients, double max_norm);
+// Every element to -limit ... limit.
+void clip_grad_value(std::vector<at::Tensor>& gradients, double limit);
 
 struct SgdOptions {
   double lr = 0.01;
@@ -103,6 +107,14 @@ struct RmsPropOptions {
   bool centered = false;
 };
 
+struct FtrlOptions {
+  double lr = 0.001;
+  double lr_power = -0.5;
+  double l1 = 0;
+  double l2 = 0;
+  double initial_accumulator = 0.1;
+};
+
 // Each can be made as a recipe, for variables, or for a module (a holder or a shared pointer),
 // whose parameters and buffers become variables if they are not yet.
 #define TRIREME_OPTIMIZER(Name)                                          \
@@ -120,6 +132,7 @@ TRIREME_OPTIMIZER(Adagrad)
 TRIREME_OPTIMIZER(Adam)
 TRIREME_OPTIMIZER(AdamW)
 TRIREME_OPTIMIZER(RmsProp)
+TRIREME_OPTIMIZER(Ftrl)
 #undef TRIREME_OPTIMIZER
 
 }  // namespace trireme

@@ -87,6 +87,42 @@ void rmsprop(Tensor self, Tensor square_avg, const std::optional<Tensor>& buffer
   rows.put(self, rows.of(self).sub_(delta.mul(lr)));
 }
 
+struct FtrlResult {
+  Tensor parameter, accumulator, linear;
+};
+
+FtrlResult ftrl_step(const Tensor& parameter, const Tensor& accumulator, const Tensor& linear,
+                     const Tensor& gradient, double lr, double lr_power, double l1, double l2) {
+  FtrlResult result;
+  result.accumulator = accumulator.addcmul(gradient, gradient);
+  const Tensor power = result.accumulator.pow(-lr_power);
+  const Tensor sigma = power.sub(accumulator.pow(-lr_power)).div_(lr);
+  result.linear = linear.add(gradient).addcmul_(sigma, parameter, -1);
+  // Zero where |linear| <= l1: there shrinking takes all of it.
+  const Tensor shrunk = result.linear.clamp(-l1, l1).sub_(result.linear);
+  result.parameter = shrunk.div_(power.div(lr).add_(2 * l2));
+  return result;
+}
+
+void ftrl_dense(Tensor self, Tensor accumulator, Tensor linear, const Tensor& gradient,
+                const Tensor& lr, double lr_power, double l1, double l2) {
+  const FtrlResult result =
+      ftrl_step(self, accumulator, linear, gradient, lr.item<double>(), lr_power, l1, l2);
+  self.copy_(result.parameter);
+  accumulator.copy_(result.accumulator);
+  linear.copy_(result.linear);
+}
+
+void ftrl_sparse(Tensor self, Tensor accumulator, Tensor linear, const Tensor& gradient,
+                 const Tensor& lr, double lr_power, double l1, double l2) {
+  const Rows rows(gradient);
+  const FtrlResult result = ftrl_step(rows.of(self), rows.of(accumulator), rows.of(linear),
+                                      rows.values, lr.item<double>(), lr_power, l1, l2);
+  rows.put(self, result.parameter);
+  rows.put(accumulator, result.accumulator);
+  rows.put(linear, result.linear);
+}
+
 template <typename... Args>
 void call(const char* name, Args... args) {
   register_row_updates();
@@ -125,6 +161,14 @@ void register_row_updates() {
         "Tensor(d!)? grad_avg, Tensor gradient, Tensor lr, float alpha, float eps, "
         "float momentum) -> ()",
         TORCH_FN(rmsprop));
+    define(
+        "ftrl_(Tensor(a!) self, Tensor(b!) accumulator, Tensor(c!) linear, Tensor gradient, "
+        "Tensor lr, float lr_power, float l1, float l2) -> ()",
+        TORCH_FN(ftrl_dense));
+    define(
+        "ftrl_rows_(Tensor(a!) self, Tensor(b!) accumulator, Tensor(c!) linear, Tensor gradient, "
+        "Tensor lr, float lr_power, float l1, float l2) -> ()",
+        TORCH_FN(ftrl_sparse));
     return made;
   }();
   (void)library;
@@ -157,6 +201,18 @@ void rmsprop_rows(const Tensor& parameter, const Tensor& square_avg, const Tenso
        const Tensor&, double, double, double>("trireme::rmsprop_rows_", parameter, square_avg,
                                               optional(momentum_buffer), optional(grad_avg),
                                               gradient, lr, alpha, eps, momentum);
+}
+
+void ftrl(const Tensor& parameter, const Tensor& accumulator, const Tensor& linear,
+          const Tensor& gradient, const Tensor& lr, double lr_power, double l1, double l2) {
+  call<Tensor, Tensor, Tensor, const Tensor&, const Tensor&, double, double, double>(
+      "trireme::ftrl_", parameter, accumulator, linear, gradient, lr, lr_power, l1, l2);
+}
+
+void ftrl_rows(const Tensor& parameter, const Tensor& accumulator, const Tensor& linear,
+               const Tensor& gradient, const Tensor& lr, double lr_power, double l1, double l2) {
+  call<Tensor, Tensor, Tensor, const Tensor&, const Tensor&, double, double, double>(
+      "trireme::ftrl_rows_", parameter, accumulator, linear, gradient, lr, lr_power, l1, l2);
 }
 
 }  // namespace trireme::internal

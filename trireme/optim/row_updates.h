@@ -25,4 +25,11 @@ void rmsprop_rows(const at::Tensor& parameter, const at::Tensor& square_avg,
                   const at::Tensor& gradient, const at::Tensor& lr, double alpha, double eps,
                   double momentum);
 
+// The same for all rows, and for those of a sparse gradient.
+void ftrl(const at::Tensor& parameter, const at::Tensor& accumulator, const at::Tensor& linear,
+          const at::Tensor& gradient, const at::Tensor& lr, double lr_power, double l1, double l2);
+void ftrl_rows(const at::Tensor& parameter, const at::Tensor& accumulator, const at::Tensor& linear,
+               const at::Tensor& gradient, const at::Tensor& lr, double lr_power, double l1,
+               double l2);
+
 }  // namespace trireme::internal

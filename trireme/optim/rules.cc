@@ -12,6 +12,9 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/row_updates.h"
@@ -34,6 +37,75 @@ void no_decay_of_rows(double weight_decay) {
           "for variables with sparse gradients");
 }
 
+// What an optimizer's options are called: one list for both ways, to and from a map.
+template <typename F>
+void each_option(SgdOptions& options, const F& f) {
+  f("lr", options.lr);
+  f("momentum", options.momentum);
+  f("nesterov", options.nesterov);
+  f("weight_decay", options.weight_decay);
+}
+template <typename F>
+void each_option(AdagradOptions& options, const F& f) {
+  f("lr", options.lr);
+  f("lr_decay", options.lr_decay);
+  f("weight_decay", options.weight_decay);
+  f("initial_accumulator", options.initial_accumulator);
+  f("eps", options.eps);
+}
+template <typename F, typename Options>
+  requires std::is_same_v<Options, AdamOptions> || std::is_same_v<Options, AdamWOptions>
+void each_option(Options& options, const F& f) {
+  f("lr", options.lr);
+  f("beta1", options.beta1);
+  f("beta2", options.beta2);
+  f("eps", options.eps);
+  f("weight_decay", options.weight_decay);
+  f("amsgrad", options.amsgrad);
+}
+template <typename F>
+void each_option(RmsPropOptions& options, const F& f) {
+  f("lr", options.lr);
+  f("alpha", options.alpha);
+  f("eps", options.eps);
+  f("weight_decay", options.weight_decay);
+  f("momentum", options.momentum);
+  f("centered", options.centered);
+}
+template <typename F>
+void each_option(FtrlOptions& options, const F& f) {
+  f("lr", options.lr);
+  f("lr_power", options.lr_power);
+  f("l1", options.l1);
+  f("l2", options.l2);
+  f("initial_accumulator", options.initial_accumulator);
+}
+
+template <typename Options>
+std::map<std::string, double> to_map(Options options) {
+  std::map<std::string, double> map;
+  each_option(options, [&](const char* name, auto& value) { map[name] = value; });
+  return map;
+}
+
+template <typename Options>
+Options from_map(const std::string& rule, const std::map<std::string, double>& map) {
+  Options options;
+  size_t known = 0;
+  each_option(options, [&](const char* name, auto& value) {
+    const auto found = map.find(name);
+    if (found == map.end()) return;
+    value = found->second;
+    ++known;
+  });
+  if (known == map.size()) return options;
+  const std::map<std::string, double> all = to_map(options);
+  for (const auto& [name, value] : map) {
+    require(all.contains(name), absl::StrCat("the optimizer ", rule, " has no option ", name));
+  }
+  return options;
+}
+
 class SgdRule final : public UpdateRule {
  public:
   explicit SgdRule(SgdOptions options) : options_(options) {
@@ -41,6 +113,7 @@ class SgdRule final : public UpdateRule {
   }
   std::string name() const override { return "sgd"; }
   double lr() const override { return options_.lr; }
+  std::map<std::string, double> options() const override { return to_map(options_); }
   std::vector<Slot> slots() const override {
     return options_.momentum == 0 ? std::vector<Slot>{} : std::vector<Slot>{{"momentum"}};
   }
@@ -68,6 +141,7 @@ class AdagradRule final : public UpdateRule {
   explicit AdagradRule(AdagradOptions options) : options_(options) {}
   std::string name() const override { return "adagrad"; }
   double lr() const override { return options_.lr; }
+  std::map<std::string, double> options() const override { return to_map(options_); }
   std::vector<Slot> slots() const override { return {{"sum", options_.initial_accumulator}}; }
   void update(const Tensors& parameters, const Tensors& gradients, const SlotTensors& slots,
               const Tensor& step, const Tensor& lr) const override {
@@ -94,6 +168,7 @@ class AdamRule final : public UpdateRule {
   explicit AdamRule(Options options) : options_(options) {}
   std::string name() const override { return kDecoupled ? "adamw" : "adam"; }
   double lr() const override { return options_.lr; }
+  std::map<std::string, double> options() const override { return to_map(options_); }
   std::vector<Slot> slots() const override {
     std::vector<Slot> slots{{"exp_avg"}, {"exp_avg_sq"}};
     if (options_.amsgrad) slots.push_back({"max_exp_avg_sq"});
@@ -130,6 +205,7 @@ class RmsPropRule final : public UpdateRule {
   explicit RmsPropRule(RmsPropOptions options) : options_(options) {}
   std::string name() const override { return "rmsprop"; }
   double lr() const override { return options_.lr; }
+  std::map<std::string, double> options() const override { return to_map(options_); }
   std::vector<Slot> slots() const override {
     std::vector<Slot> slots{{"square_avg"}};
     if (options_.momentum > 0) slots.push_back({"momentum"});
@@ -177,7 +253,64 @@ class RmsPropRule final : public UpdateRule {
   const RmsPropOptions options_;
 };
 
+// McMahan et al., "Ad click prediction: a view from the trenches", as TensorFlow's optimizer of
+// that name computes it.
+class FtrlRule final : public UpdateRule {
+ public:
+  explicit FtrlRule(FtrlOptions options) : options_(options) {
+    require(options.lr_power <= 0, "FTRL's lr_power has to be 0 or less");
+    require(options.l1 >= 0 && options.l2 >= 0, "FTRL's l1 and l2 have to be 0 or more");
+    require(options.initial_accumulator > 0 || options.lr_power == 0,
+            "FTRL's initial_accumulator has to be above 0");
+  }
+  std::string name() const override { return "ftrl"; }
+  double lr() const override { return options_.lr; }
+  std::map<std::string, double> options() const override { return to_map(options_); }
+  std::vector<Slot> slots() const override {
+    return {{"accumulator", options_.initial_accumulator}, {"linear"}};
+  }
+  void update(const Tensors& parameters, const Tensors& gradients, const SlotTensors& slots,
+              const Tensor&, const Tensor& lr) const override {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      ftrl(parameters[i], slots[0][i], slots[1][i], gradients[i], lr, options_.lr_power,
+           options_.l1, options_.l2);
+    }
+  }
+  void update_rows(const Tensor& parameter, const Tensor& gradient, const Tensors& slots,
+                   const Tensor&, const Tensor& lr) const override {
+    ftrl_rows(parameter, slots[0], slots[1], gradient, lr, options_.lr_power, options_.l1,
+              options_.l2);
+  }
+
+ private:
+  const FtrlOptions options_;
+};
+
+template <typename Rule, typename Options>
+std::shared_ptr<const UpdateRule> make(const std::string& name,
+                                       const std::map<std::string, double>& options) {
+  return std::make_shared<Rule>(from_map<Options>(name, options));
+}
+
 }  // namespace
+
+std::shared_ptr<const UpdateRule> make_rule(const std::string& name,
+                                            const std::map<std::string, double>& options) {
+  using Maker = std::shared_ptr<const UpdateRule> (*)(const std::string&,
+                                                      const std::map<std::string, double>&);
+  static const std::map<std::string, Maker> makers = {
+      {"sgd", make<SgdRule, SgdOptions>},
+      {"adagrad", make<AdagradRule, AdagradOptions>},
+      {"adam", make<AdamRule<AdamOptions>, AdamOptions>},
+      {"adamw", make<AdamRule<AdamWOptions>, AdamWOptions>},
+      {"rmsprop", make<RmsPropRule, RmsPropOptions>},
+      {"ftrl", make<FtrlRule, FtrlOptions>},
+  };
+  const auto found = makers.find(name);
+  require(found != makers.end(), absl::StrCat("there is no optimizer ", name));
+  return found->second(name, options);
+}
+
 }  // namespace internal
 
 #define TRIREME_DEFINE(Name, Rule)                                                            \
@@ -189,6 +322,7 @@ TRIREME_DEFINE(Adagrad, AdagradRule)
 TRIREME_DEFINE(Adam, AdamRule<AdamOptions>)
 TRIREME_DEFINE(AdamW, AdamRule<AdamWOptions>)
 TRIREME_DEFINE(RmsProp, RmsPropRule)
+TRIREME_DEFINE(Ftrl, FtrlRule)
 #undef TRIREME_DEFINE
 
 }  // namespace trireme

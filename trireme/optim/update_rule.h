@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,8 @@ class UpdateRule {
   virtual std::string name() const = 0;
   virtual double lr() const = 0;
   virtual std::vector<Slot> slots() const = 0;
+  // Every number that makes the rule, by name: what make_rule() makes the same rule from.
+  virtual std::map<std::string, double> options() const = 0;
 
   // `step` counts this update, from 1 on. Gradients have their parameters' strides.
   virtual void update(const std::vector<at::Tensor>& parameters,
@@ -35,5 +39,10 @@ class UpdateRule {
                            const std::vector<at::Tensor>& slots, const at::Tensor& step,
                            const at::Tensor& lr) const = 0;
 };
+
+// The rule of that name. Options that are not given have their defaults. Throws Error for a name or
+// an option that there is not.
+std::shared_ptr<const UpdateRule> make_rule(const std::string& name,
+                                            const std::map<std::string, double>& options);
 
 }  // namespace trireme::internal

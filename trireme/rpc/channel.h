@@ -43,6 +43,9 @@ struct CallOptions {
   // Wait until the deadline for a peer that is not up yet, instead of failing at once.
   bool wait_for_ready = false;
   std::stop_token stop = {};
+  // Where the answer's tensors are to lie; none: in new memory. What is there must not be used
+  // before the answer has come, and is anything if that is an error.
+  Destination into = nullptr;
   // Repeats the call until the deadline when it may have been lost; none: it fails at once.
   std::optional<RetryPolicy> retry = std::nullopt;
 };

@@ -96,10 +96,11 @@ std::vector<Piece> MessageWriter::next_frame(size_t max_bytes) {
   return frame;
 }
 
-MessageReader::MessageReader(const MessageLimits& limits, Admission* admission)
+MessageReader::MessageReader(const MessageLimits& limits, Admission* admission,
+                             Destination destination)
     : limits_(limits),
       admission_(admission),
-      tensors_(limits.tensors, BufferPool::shared(), admission) {}
+      tensors_(limits.tensors, BufferPool::shared(), admission, std::move(destination)) {}
 
 absl::Status MessageReader::read(const uint8_t* data, size_t size) {
   size_t used = 0;

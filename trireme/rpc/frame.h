@@ -78,7 +78,8 @@ class MessageWriter {
 // Puts a message together from its bytes as they arrive. Not thread-safe.
 class MessageReader {
  public:
-  explicit MessageReader(const MessageLimits& limits, Admission* admission = nullptr);
+  explicit MessageReader(const MessageLimits& limits, Admission* admission = nullptr,
+                         Destination destination = nullptr);
 
   absl::Status read(const uint8_t* data, size_t size);
 

@@ -41,7 +41,7 @@ OutgoingCall::OutgoingCall(const Target& target, const std::string& method,
       method_(method),
       deadline_(options.deadline),
       on_response_(std::move(on_response)),
-      reader_(target.limits) {
+      reader_(target.limits, /*admission=*/nullptr, options.into) {
   context_.set_deadline(to_timespec(options.deadline));
   context_.set_wait_for_ready(options.wait_for_ready);
   if (options.stop.stop_possible()) {

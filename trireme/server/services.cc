@@ -1,5 +1,6 @@
 #include "trireme/server/services.h"
 
+#include "trireme/ps/variable_service.h"
 #include "trireme/runtime/graph_service.h"
 #include "trireme/runtime/server_service.h"
 
@@ -9,6 +10,7 @@ std::vector<ServiceFactory> all_services() {
   return {
       make_server_service,
       make_graph_service,
+      [](TaskContext& context) { return make_variable_service(context); },
   };
 }
 

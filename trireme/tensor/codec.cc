@@ -72,8 +72,9 @@ std::string encode_tensor_table(const std::vector<at::Tensor>& prepared) {
   return out;
 }
 
-TensorReader::TensorReader(const TensorLimits& limits, BufferPool& pool, Admission* admission)
-    : limits_(limits), pool_(pool), admission_(admission) {}
+TensorReader::TensorReader(const TensorLimits& limits, BufferPool& pool, Admission* admission,
+                           Destination destination)
+    : limits_(limits), pool_(pool), admission_(admission), destination_(std::move(destination)) {}
 
 absl::StatusOr<size_t> TensorReader::read(const uint8_t* data, size_t size) {
   size_t used = 0;
@@ -165,12 +166,23 @@ absl::Status TensorReader::table_done() {
   return begin_payload();
 }
 
+at::Tensor TensorReader::memory_for(const Header& header) {
+  if (destination_) {
+    at::Tensor given = destination_(tensors_.size(), header.sizes, header.dtype);
+    if (given.defined() && given.is_contiguous() && given.scalar_type() == header.dtype &&
+        given.sizes() == c10::IntArrayRef(header.sizes)) {
+      return given;
+    }
+  }
+  return pool_.empty(header.sizes, header.dtype);
+}
+
 // Goes on to the next tensor that has bytes. Its memory is taken only now, when they arrive.
 absl::Status TensorReader::begin_payload() {
   state_ = State::kPayload;
   while (tensors_.size() < headers_.size()) {
     const Header& header = headers_[tensors_.size()];
-    auto tensor = try_call([&] { return pool_.empty(header.sizes, header.dtype); });
+    auto tensor = try_call([&] { return memory_for(header); });
     if (!tensor.ok()) {
       return make_status(
           ErrorCode::kResourceExhausted,

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,11 @@ class Admission {
   virtual absl::Status admit(uint64_t bytes) = 0;
 };
 
+// Where the index-th tensor that arrives is to lie: a contiguous tensor of that shape, or an
+// undefined one for new memory.
+using Destination =
+    std::function<at::Tensor(size_t index, c10::IntArrayRef sizes, c10::ScalarType dtype)>;
+
 // The tensor as it will be sent: dense, on the CPU, contiguous. Returns the very tensor when it is
 // so already. Refuses what has no plain bytes (sparse, quantized, undefined), naming it.
 absl::StatusOr<at::Tensor> prepare_to_send(const at::Tensor& tensor);
@@ -49,7 +55,7 @@ std::string encode_tensor_table(const std::vector<at::Tensor>& prepared);
 class TensorReader {
  public:
   explicit TensorReader(const TensorLimits& limits, BufferPool& pool = BufferPool::shared(),
-                        Admission* admission = nullptr);
+                        Admission* admission = nullptr, Destination destination = nullptr);
 
   // Takes from the front of the bytes what belongs to the list and returns how many they were:
   // fewer than `size` only when the list is complete.
@@ -72,10 +78,12 @@ class TensorReader {
   absl::Status finish_header();
   absl::Status table_done();
   absl::Status begin_payload();
+  at::Tensor memory_for(const Header& header);
 
   const TensorLimits limits_;
   BufferPool& pool_;
   Admission* const admission_;
+  const Destination destination_;
   State state_ = State::kCount;
   std::string field_;  // bytes of the field that is being read
   uint32_t count_ = 0;

@@ -1,0 +1,98 @@
+"""TensorFlow's parameter servers, as the anchor of bench/compare ps: 2 workers and 2 servers as processes.
+
+Does what each line of its input says, "pull N", "push N" or "many_small N": N closures, one after the other, and
+answers each line with one of its own. Needs tensorflow-cpu; bench/compare installs it.
+"""
+import multiprocessing as mp
+import os
+import socket
+import sys
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
+WORKERS, SERVERS = 2, 2
+FLOATS = 16 << 20  # 64 MiB, one shard per server
+SMALL, SMALL_FLOATS = 10_000, 64
+
+
+def reserve():
+    """A port that is bound but not listened on: TensorFlow's servers may listen there, nobody else takes it."""
+    port = socket.socket()
+    port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    port.bind(("127.0.0.1", 0))
+    return port
+
+
+def serve(job, index, cluster):
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    import tensorflow as tf
+
+    tf.distribute.Server(tf.train.ClusterSpec(cluster), job_name=job, task_index=index, protocol="grpc").join()
+
+
+def obey(cluster, with_small):
+    import tensorflow as tf
+
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec(cluster), rpc_layer="grpc")
+    partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(SERVERS)
+    sharded = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(sharded)
+    with sharded.scope():
+        dense = tf.Variable(tf.zeros([FLOATS]))
+
+    @tf.function
+    def pull():
+        return tf.add_n([tf.reduce_sum(tf.identity(tf.convert_to_tensor(s))[:1]) for s in dense.variables])
+
+    @tf.function
+    def push():
+        for shard in dense.variables:
+            shard.assign_add(tf.fill(shard.shape, 0.1))
+        return 0
+
+    functions = {"pull": pull, "push": push}
+    if with_small:
+        small = []
+        for i in range(SMALL):  # as no partitioner places them: round-robin
+            with tf.device(f"/job:ps/replica:0/task:{i % SERVERS}/device:CPU:0"):
+                small.append(tf.Variable(tf.zeros([SMALL_FLOATS])))
+
+        @tf.function
+        def many_small():
+            values = [v.read_value() for v in small]
+            for variable, value in zip(small, values):
+                variable.assign_add(value * 0.001)
+            return 0
+
+        functions["many_small"] = many_small
+
+    print("ready", flush=True)
+    for line in sys.stdin:
+        name, count = line.split()
+        for _ in range(int(count)):
+            coordinator.schedule(functions[name])
+            coordinator.join()
+        print("done", flush=True)
+
+
+def main():
+    ports = [reserve() for _ in range(WORKERS + SERVERS)]
+    addresses = [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]
+    cluster = {"worker": addresses[:WORKERS], "ps": addresses[WORKERS:]}
+    context = mp.get_context("spawn")
+    servers = [context.Process(target=serve, args=(job, index, cluster), daemon=True)
+               for job, tasks in cluster.items() for index in range(len(tasks))]
+    for server in servers:
+        server.start()
+    try:
+        obey(cluster, "--many-small" in sys.argv)
+    finally:  # TensorFlow's servers never end by themselves
+        for server in servers:
+            server.kill()
+            server.join()
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

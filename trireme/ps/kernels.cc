@@ -1,0 +1,93 @@
+#include "trireme/ps/kernels.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <cstring>
+
+namespace trireme::internal {
+namespace {
+
+template <typename T>
+void add(T* __restrict target, const T* __restrict delta, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) target[i] += delta[i];
+}
+
+// Calls body with a null pointer of the element type, if there is a loop of ours for it.
+template <typename Body>
+bool with_type(c10::ScalarType dtype, const Body& body) {
+  switch (dtype) {
+    case c10::kFloat:
+      body(static_cast<float*>(nullptr));
+      return true;
+    case c10::kDouble:
+      body(static_cast<double*>(nullptr));
+      return true;
+    case c10::kLong:  // as unsigned, whose overflow is defined
+      body(static_cast<uint64_t*>(nullptr));
+      return true;
+    case c10::kInt:
+      body(static_cast<uint32_t*>(nullptr));
+      return true;
+    default:
+      return false;
+  }
+}
+
+template <typename T>
+T* data(const at::Tensor& tensor) {
+  return static_cast<T*>(tensor.data_ptr());
+}
+
+}  // namespace
+
+size_t row_bytes(const at::Tensor& tensor) {
+  return tensor.dim() == 0 || tensor.size(0) == 0 ? 0 : tensor.nbytes() / tensor.size(0);
+}
+
+void add_in_place(const at::Tensor& target, const at::Tensor& delta) {
+  const bool done = with_type(target.scalar_type(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    add(data<T>(target), data<T>(delta), target.numel());
+  });
+  if (!done) {
+    const at::NoGradGuard no_gradients;
+    at::Tensor(target).add_(delta);
+  }
+}
+
+void assign(const at::Tensor& target, const at::Tensor& values) {
+  std::memcpy(target.data_ptr(), values.const_data_ptr(), target.nbytes());
+}
+
+void add_rows(const at::Tensor& target, const at::Tensor& ids, const at::Tensor& rows) {
+  const int64_t* id = data<int64_t>(ids);
+  const bool done = with_type(target.scalar_type(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const int64_t width = row_bytes(target) / sizeof(T);
+    for (int64_t i = 0; i < ids.numel(); ++i) {
+      add(data<T>(target) + id[i] * width, data<T>(rows) + i * width, width);
+    }
+  });
+  if (!done) {
+    const at::NoGradGuard no_gradients;
+    at::Tensor(target).index_add_(0, ids, rows);
+  }
+}
+
+void assign_rows(const at::Tensor& target, const at::Tensor& ids, const at::Tensor& rows) {
+  const size_t bytes = row_bytes(target);
+  const int64_t* id = data<int64_t>(ids);
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    std::memcpy(data<char>(target) + id[i] * bytes, data<char>(rows) + i * bytes, bytes);
+  }
+}
+
+void gather_rows(const at::Tensor& source, const at::Tensor& ids, void* out) {
+  const size_t bytes = row_bytes(source);
+  const int64_t* id = data<int64_t>(ids);
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    std::memcpy(static_cast<char*>(out) + i * bytes, data<char>(source) + id[i] * bytes, bytes);
+  }
+}
+
+}  // namespace trireme::internal

@@ -1,0 +1,74 @@
+#include "trireme/ps/layout.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+std::vector<int64_t> VariableLayout::shard_sizes(const Shard& shard) const {
+  std::vector<int64_t> result = sizes;
+  if (!result.empty()) result[0] = shard.rows.count;
+  return result;
+}
+
+int64_t VariableLayout::shard_bytes(const Shard& shard) const {
+  int64_t bytes = c10::elementSize(dtype);
+  for (int64_t size : shard_sizes(shard)) bytes *= size;
+  return bytes;
+}
+
+Placer::Placer(int servers, Placement placement, Partitioner partitioner)
+    : placement_(placement), partitioner_(std::move(partitioner)), bytes_(servers, 0) {
+  if (servers < 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "variables cannot be placed on no servers; the cluster needs ps tasks");
+  }
+}
+
+VariableLayout Placer::cut(const VariableSpec& variable) const {
+  const int64_t rows = variable.sizes.empty() ? 1 : variable.sizes[0];
+  const int64_t asked = partitioner_ ? partitioner_(variable.sizes, variable.dtype) : 1;
+  if (asked < 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                absl::StrCat("the partitioner cuts it into ", asked, " shards"),
+                {"", "variable '" + variable.name + "'"});
+  }
+  const int64_t shards = variable.sizes.empty() ? 1 : std::min(asked, std::max<int64_t>(rows, 1));
+  VariableLayout layout{variable.name, variable.sizes, variable.dtype, {}};
+  for (const RowRange& range : split_rows(rows, shards)) {
+    const std::string name =
+        shards == 1 ? variable.name : absl::StrCat(variable.name, "/part_", layout.shards.size());
+    layout.shards.push_back({name, 0, range});
+  }
+  return layout;
+}
+
+std::vector<VariableLayout> Placer::place(const std::vector<VariableSpec>& variables) {
+  std::vector<VariableLayout> layouts;
+  std::vector<std::pair<VariableLayout*, VariableLayout::Shard*>> shards;
+  for (const VariableSpec& variable : variables) layouts.push_back(cut(variable));
+  for (VariableLayout& layout : layouts) {
+    for (VariableLayout::Shard& shard : layout.shards) shards.push_back({&layout, &shard});
+  }
+  const auto bytes = [](const auto& shard) { return shard.first->shard_bytes(*shard.second); };
+  if (placement_ == Placement::kBalanced) {
+    std::stable_sort(shards.begin(), shards.end(),
+                     [&](const auto& a, const auto& b) { return bytes(a) > bytes(b); });
+  }
+  for (const auto& shard : shards) {
+    int server = next_;
+    if (placement_ == Placement::kBalanced) {
+      server = std::min_element(bytes_.begin(), bytes_.end()) - bytes_.begin();
+    } else {
+      next_ = (next_ + 1) % bytes_.size();
+    }
+    shard.second->server = server;
+    bytes_[server] += bytes(shard);
+  }
+  return layouts;
+}
+
+}  // namespace trireme

@@ -1,0 +1,211 @@
+#include "trireme/ps/ps_client.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "trireme/ps/test_servers.h"
+#include "trireme/rpc/fault_injector.h"
+
+namespace trireme {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+using Kind = Update::Kind;
+
+constexpr uint64_t kOrigin = 77;
+
+PsVariable make(PsClient& client, const std::string& name, const at::Tensor& initial,
+                int64_t shards = 1) {
+  Placer placer(client.servers(), Placement::kRoundRobin, FixedPartitioner(shards));
+  const auto layouts = placer.place({{name, initial.sizes().vec(), initial.scalar_type()}});
+  return value_or_throw(client.create({{.layout = layouts[0], .initial = initial}}))[0];
+}
+
+at::Tensor pull(PsClient& client, const PsVariable& variable, const at::Tensor& rows = {}) {
+  return value_or_throw(client.pull({{variable, rows}}))[0];
+}
+
+at::Tensor ids(std::vector<int64_t> values) {
+  return at::tensor(values, at::kLong);
+}
+
+TEST(PsClient, PullsAndPushesWholeVariables) {
+  TestServers servers(3);
+  const auto client = servers.client();
+  const at::Tensor initial = at::arange(13 * 4, at::kFloat).reshape({13, 4});
+  const PsVariable sharded = make(*client, "sharded", initial, 5);
+  const PsVariable plain = make(*client, "plain", at::ones({3}, at::kLong));
+  const PsVariable scalar = make(*client, "scalar", at::full({}, 7.0, at::kDouble));
+  const PsVariable empty = make(*client, "empty", at::zeros({0, 3}));
+  const PsVariable large = make(*client, "large", at::ones({300, 1000}), 2);
+  EXPECT_EQ(sharded.layout().shards.size(), 5u);
+
+  auto got = value_or_throw(client->pull({{sharded}, {plain}, {scalar}, {empty}, {large}}));
+  EXPECT_TRUE(got[0].equal(initial));
+  EXPECT_TRUE(got[1].equal(at::ones({3}, at::kLong)));
+  EXPECT_TRUE(got[2].equal(at::full({}, 7.0, at::kDouble)));
+  EXPECT_TRUE(got[3].equal(at::zeros({0, 3})));
+  EXPECT_TRUE(got[4].equal(at::ones({300, 1000})));
+  EXPECT_LE(servers.calls("Pull"), 3u) << "one call per server";
+
+  throw_if_error(client->begin_origin(kOrigin));
+  throw_if_error(client->push(
+      {{.variable = sharded, .values = at::ones({13, 4})},
+       {.variable = plain, .values = at::ones({3}, at::kLong)},
+       {.variable = scalar, .kind = Kind::kAssign, .values = at::full({}, 9.0, at::kDouble)},
+       {.variable = large, .values = at::ones({300, 1000})}},
+      {.id = {kOrigin, 1, 0}}));
+  EXPECT_LE(servers.calls("Push"), 3u) << "one call per server";
+  got = value_or_throw(client->pull({{sharded}, {plain}, {scalar}, {large}}));
+  EXPECT_TRUE(got[0].equal(initial.add(1)));
+  EXPECT_TRUE(got[1].equal(at::full({3}, 2, at::kLong)));
+  EXPECT_EQ(got[2].item<double>(), 9);
+  EXPECT_TRUE(got[3].equal(at::full({300, 1000}, 2.0)));
+  EXPECT_TRUE(value_or_throw(client->pull({})).empty());
+}
+
+TEST(PsClient, PullsAndPushesRows) {
+  TestServers servers(2);
+  const auto client = servers.client();
+  const at::Tensor initial = at::arange(10 * 3, at::kFloat).reshape({10, 3});
+  const PsVariable table = make(*client, "table", initial, 4);
+  EXPECT_TRUE(
+      pull(*client, table, ids({9, 0, 4, 0})).equal(initial.index_select(0, ids({9, 0, 4, 0}))));
+  EXPECT_TRUE(pull(*client, table, ids({})).equal(at::zeros({0, 3})));
+  const uint64_t before = servers.calls("Pull");
+  pull(*client, table, ids({0, 1}));
+  EXPECT_EQ(servers.calls("Pull"), before + 1) << "only the shard that has these rows";
+
+  throw_if_error(
+      client->write({{.variable = table, .rows = ids({2, 9, 2}), .values = at::ones({3, 3})}}));
+  at::Tensor expected = initial.clone();
+  expected[2] += 2;
+  expected[9] += 1;
+  EXPECT_TRUE(pull(*client, table).equal(expected));
+  const at::Tensor sparse =
+      at::sparse_coo_tensor(ids({5, 6}).unsqueeze(0), at::ones({2, 3}), {10, 3}, at::kFloat);
+  throw_if_error(client->write({{.variable = table, .values = sparse}}));
+  expected[5] += 1;
+  expected[6] += 1;
+  throw_if_error(client->write(
+      {{.variable = table, .kind = Kind::kAssign, .rows = ids({1}), .values = at::zeros({1, 3})}}));
+  expected[1].fill_(0);
+  EXPECT_TRUE(pull(*client, table).equal(expected));
+}
+
+TEST(PsClient, OthersFindVariablesByTheirLayout) {
+  TestServers servers(2);
+  const auto chief = servers.client(), worker = servers.client();
+  const PsVariable made = make(*chief, "w", at::ones({6, 2}), 3);
+  const PsVariable found = value_or_throw(worker->open({made.layout()}))[0];
+  throw_if_error(worker->write({{.variable = found, .values = at::ones({6, 2})}}));
+  EXPECT_TRUE(pull(*chief, made).equal(at::full({6, 2}, 2.0)));
+  // The first to come initialises.
+  const PsVariable again = make(*worker, "w", at::zeros({6, 2}), 3);
+  EXPECT_TRUE(pull(*worker, again).equal(at::full({6, 2}, 2.0)));
+  VariableLayout other = made.layout();
+  other.sizes[1] = 3;
+  EXPECT_THAT(describe(worker->open({other}).status()), HasSubstr("with another shape or dtype"));
+
+  throw_if_error(chief->remove({made}));
+  EXPECT_EQ(error_code(worker->open({made.layout()}).status()), ErrorCode::kNotFound);
+  EXPECT_EQ(error_code(worker->pull({{found}}).status()), ErrorCode::kNotFound);
+  make(*chief, "v", at::ones({2}));
+  throw_if_error(chief->drop_container());
+  EXPECT_EQ(
+      error_code(chief->open({{.name = "v", .sizes = {2}, .shards = {{"v", 0, {0, 2}}}}}).status()),
+      ErrorCode::kNotFound);
+}
+
+TEST(PsClient, AppliesAPushOnce) {
+  TestServers servers(2);
+  const auto first = servers.client(), second = servers.client();
+  const PsVariable w = make(*first, "w", at::zeros({4}, at::kLong), 2);
+  const PsVariable same = value_or_throw(second->open({w.layout()}))[0];
+  const at::Tensor one = at::ones({4}, at::kLong);
+  const auto push = [&](PsClient& client, const PsVariable& variable, uint64_t sequence,
+                        uint32_t part, uint64_t watermark = 0) {
+    return client.push({{.variable = variable, .values = one}},
+                       {.id = {kOrigin, sequence, part}, .watermark = watermark});
+  };
+  EXPECT_EQ(error_code(push(*first, w, 1, 0)), ErrorCode::kAborted) << "the origin has not begun";
+  throw_if_error(first->begin_origin(kOrigin));
+  EXPECT_TRUE(push(*first, w, 1, 0).ok());
+  EXPECT_TRUE(push(*first, w, 1, 0).ok());
+  EXPECT_TRUE(push(*second, same, 1, 0).ok()) << "another worker ran the closure again";
+  EXPECT_TRUE(pull(*first, w).equal(one));
+  EXPECT_TRUE(push(*second, same, 1, 1).ok()) << "the second push of the closure";
+  EXPECT_TRUE(push(*second, same, 2, 0, /*watermark=*/2).ok());
+  EXPECT_TRUE(pull(*first, w).equal(one.mul(3)));
+  EXPECT_EQ(error_code(push(*first, w, 1, 2)), ErrorCode::kAborted) << "below the watermark";
+  throw_if_error(first->end_origin(kOrigin));
+  throw_if_error(first->end_origin(kOrigin));
+  EXPECT_EQ(error_code(push(*second, same, 3, 0)), ErrorCode::kAborted);
+  EXPECT_TRUE(pull(*first, w).equal(one.mul(3)));
+}
+
+TEST(PsClient, AppliesAPushOnceThroughLossAndRepetition) {
+  TestServers servers(2);
+  const auto chief = servers.client();
+  const PsVariable w = make(*chief, "w", at::zeros({8}, at::kLong), 2);
+  throw_if_error(chief->begin_origin(kOrigin));
+  constexpr int kWorkers = 4, kPushes = 40;
+  std::vector<std::thread> workers;
+  for (int worker = 0; worker < kWorkers; ++worker) {
+    workers.emplace_back([&, worker] {
+      const auto faults = std::make_shared<FaultInjector>(
+          worker, std::vector<FaultRule>{{.method = "/trireme.Variables/Push",
+                                          .lose_request = 0.1,
+                                          .lose_response = 0.1,
+                                          .duplicate = 0.1,
+                                          .reorder = 0.1}});
+      const auto client = servers.client(faults, {.attempt_time = milliseconds(100),
+                                                  .first_delay = milliseconds(5),
+                                                  .longest_delay = milliseconds(50)});
+      const PsVariable mine = value_or_throw(client->open({w.layout()}))[0];
+      for (int i = 0; i < kPushes; ++i) {
+        at::Tensor delta = at::zeros({8}, at::kLong);
+        delta[(worker + i) % 8] = 1;
+        const uint64_t sequence = i * kWorkers + worker;
+        EXPECT_TRUE(
+            client->push({{.variable = mine, .values = delta}}, {.id = {kOrigin, sequence, 0}})
+                .ok());
+      }
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  EXPECT_EQ(pull(*chief, w).sum().item<int64_t>(), kWorkers * kPushes);
+}
+
+TEST(PsClient, ErrorsNameTaskAndVariable) {
+  TestServers servers(1, {.memory_limit = 1000});
+  const auto client = servers.client();
+  const PsVariable w = make(*client, "w", at::ones({4, 2}));
+  EXPECT_EQ(
+      describe(client->create({{.layout = {"big", {1000}, at::kFloat, {{"big", 0, {0, 1000}}}}}})
+                   .status()),
+      "/job:ps/task:0: variable 'big': it needs 4000 bytes, 32 of the limit of 1000 bytes "
+      "are taken; shard it over more servers or raise the limit");
+  EXPECT_EQ(describe(client->write({{.variable = w, .values = at::ones({4})}})),
+            "variable 'w': an update of float32 [4] where float32 [4, 2] belongs");
+  EXPECT_THAT(describe(client->write(
+                  {{.variable = w, .kind = Kind::kGradient, .values = at::ones({4, 2})}})),
+              HasSubstr("/job:ps/task:0: variable 'w': a gradient was pushed to it, but it has no "
+                        "optimizer"));
+  EXPECT_EQ(describe(client->pull({{w, ids({4})}}).status()),
+            "variable 'w': there is no row 4; it has 4");
+  servers.start(0);
+  EXPECT_EQ(error_code(client->pull({{w}}).status()), ErrorCode::kIncarnationChanged);
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,151 @@
+#include "trireme/ps/push_records.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/ids.h"
+#include "trireme/base/status.h"
+
+namespace trireme {
+
+absl::Status already_decided(const PushId& id) {
+  return make_status(
+      ErrorCode::kAborted,
+      absl::StrCat("push ", id.sequence, ".", id.part, " of ", format_incarnation(id.origin),
+                   " is already decided: its origin has ended, or has gone on without it"));
+}
+
+void PushOrigin::raise_watermark(uint64_t watermark) {
+  uint64_t known = watermark_.load(std::memory_order_relaxed);
+  while (known < watermark &&
+         !watermark_.compare_exchange_weak(known, watermark, std::memory_order_acq_rel)) {
+  }
+}
+
+absl::Status PushOrigins::begin(uint64_t origin) {
+  if (origin == 0) {
+    return make_status(ErrorCode::kInvalidArgument, "an origin of pushes cannot be 0");
+  }
+  MutexLock lock(mutex_);
+  if (origins_.contains(origin)) return absl::OkStatus();
+  if (origins_.size() >= kMostOrigins) {
+    return make_status(ErrorCode::kResourceExhausted,
+                       absl::StrCat("the server knows ", origins_.size(),
+                                    " origins of pushes, its limit; end those that are done"));
+  }
+  origins_.emplace(origin, std::make_shared<PushOrigin>());
+  return absl::OkStatus();
+}
+
+std::shared_ptr<PushOrigin> PushOrigins::end(uint64_t origin) {
+  MutexLock lock(mutex_);
+  const auto found = origins_.find(origin);
+  if (found == origins_.end()) return nullptr;
+  std::shared_ptr<PushOrigin> ended = std::move(found->second);
+  origins_.erase(found);
+  ended->end();
+  return ended;
+}
+
+absl::StatusOr<std::shared_ptr<PushOrigin>> PushOrigins::admit(const PushId& id,
+                                                               uint64_t watermark) {
+  std::shared_ptr<PushOrigin> origin;
+  {
+    MutexLock lock(mutex_);
+    const auto found = origins_.find(id.origin);
+    if (found != origins_.end()) origin = found->second;
+  }
+  if (!origin) return already_decided(id);
+  origin->raise_watermark(watermark);
+  if (id.sequence < origin->watermark()) return already_decided(id);
+  return origin;
+}
+
+size_t PushOrigins::size() const {
+  MutexLock lock(mutex_);
+  return origins_.size();
+}
+
+PushRecords::OfOrigin& PushRecords::of(const std::shared_ptr<PushOrigin>& origin) {
+  const auto found = std::find_if(origins_.begin(), origins_.end(),
+                                  [&](const OfOrigin& known) { return known.origin == origin; });
+  if (found != origins_.end()) return *found;
+  std::erase_if(origins_, [](const OfOrigin& known) { return known.origin->ended(); });
+  origins_.push_back({.origin = origin});
+  return origins_.back();
+}
+
+PushRecords::Verdict PushRecords::ask(const std::shared_ptr<PushOrigin>& origin, const PushId& id) {
+  // Asked under the shard's lock, which also guards forgetting: a push that was admitted before its
+  // origin ended, or its watermark rose, cannot slip in after its record was forgotten.
+  const uint64_t watermark = origin->watermark();
+  if (origin->ended() || id.sequence < watermark) return Verdict::kDecided;
+  OfOrigin& known = of(origin);
+  known.forget_below(watermark);
+  if (known.contains(id.part, id.sequence)) return Verdict::kRepeated;
+  if (runs() >= kMostRuns) forget();
+  return runs() < kMostRuns ? Verdict::kNew : Verdict::kTooMany;
+}
+
+void PushRecords::add(const std::shared_ptr<PushOrigin>& origin, const PushId& id) {
+  of(origin).insert(id.part, id.sequence);
+}
+
+void PushRecords::forget() {
+  for (OfOrigin& known : origins_) {
+    if (known.origin->ended()) {
+      known.runs = {};
+    } else {
+      known.forget_below(known.origin->watermark());
+    }
+  }
+}
+
+size_t PushRecords::runs() const {
+  size_t count = 0;
+  for (const OfOrigin& known : origins_) count += known.runs.size();
+  return count;
+}
+
+void PushRecords::OfOrigin::forget_below(uint64_t watermark) {
+  if (watermark <= forgotten_below) return;
+  forgotten_below = watermark;
+  std::erase_if(runs, [&](const Run& run) { return run.last < watermark; });
+  for (Run& run : runs) run.first = std::max(run.first, watermark);
+}
+
+std::vector<PushRecords::Run>::iterator PushRecords::OfOrigin::after(uint32_t part,
+                                                                     uint64_t sequence) {
+  return std::upper_bound(
+      runs.begin(), runs.end(), std::tie(part, sequence),
+      [](const auto& value, const Run& run) { return value < std::tie(run.part, run.first); });
+}
+
+bool PushRecords::OfOrigin::contains(uint32_t part, uint64_t sequence) {
+  const auto next = after(part, sequence);
+  if (next == runs.begin()) return false;
+  const Run& run = *std::prev(next);
+  return run.part == part && sequence <= run.last;
+}
+
+void PushRecords::OfOrigin::insert(uint32_t part, uint64_t sequence) {
+  const auto next = after(part, sequence);
+  const auto previous = next == runs.begin() ? runs.end() : std::prev(next);
+  const bool joins_previous =
+      previous != runs.end() && previous->part == part && previous->last + 1 == sequence;
+  const bool joins_next = next != runs.end() && next->part == part && sequence + 1 == next->first;
+  if (joins_previous && joins_next) {
+    previous->last = next->last;
+    runs.erase(next);
+  } else if (joins_previous) {
+    previous->last = sequence;
+  } else if (joins_next) {
+    next->first = sequence;
+  } else {
+    runs.insert(next, {part, sequence, sequence});
+  }
+}
+
+}  // namespace trireme

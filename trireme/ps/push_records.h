@@ -1,0 +1,103 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "trireme/base/mutex.h"
+
+namespace trireme {
+
+// Names an update, wherever it is computed: origin is the incarnation of the session or coordinator
+// that wants it, sequence the number of the step or closure, part the push's place in that. Not the
+// worker: a closure that is run again runs on another one, and means the same update.
+struct PushId {
+  uint64_t origin = 0;
+  uint64_t sequence = 0;
+  uint32_t part = 0;
+};
+
+// A source of pushes that a server knows: its pushes are taken while it has not ended, and those
+// below its watermark are decided. Both only ever change one way. Thread-safe.
+class PushOrigin {
+ public:
+  uint64_t watermark() const { return watermark_.load(std::memory_order_acquire); }
+  bool ended() const { return ended_.load(std::memory_order_acquire); }
+  void raise_watermark(uint64_t watermark);
+  void end() { ended_.store(true, std::memory_order_release); }
+
+ private:
+  std::atomic<uint64_t> watermark_ = 0;
+  std::atomic<bool> ended_ = false;
+};
+
+// The origins of a server. An origin has to begin before it pushes, so that one that has ended need
+// not be remembered: it is unknown. Thread-safe.
+class PushOrigins {
+ public:
+  static constexpr size_t kMostOrigins = 1 << 16;
+
+  // Beginning again changes nothing.
+  absl::Status begin(uint64_t origin);
+  // Nothing when it is not known.
+  std::shared_ptr<PushOrigin> end(uint64_t origin);
+  // ABORTED when the push is decided already: it is below the watermark, or its origin has ended.
+  absl::StatusOr<std::shared_ptr<PushOrigin>> admit(const PushId& id, uint64_t watermark);
+
+  size_t size() const;
+
+ private:
+  mutable Mutex mutex_;
+  absl::flat_hash_map<uint64_t, std::shared_ptr<PushOrigin>> origins_ ABSL_GUARDED_BY(mutex_);
+};
+
+[[nodiscard]] absl::Status already_decided(const PushId& id);
+
+// Which pushes a shard has taken, kept beside its data and under the same lock, so that data and
+// records never differ. Pushes come nearly in order, so that runs of sequences are kept instead of
+// each: the size follows the number of gaps, not of pushes. What is below the watermark of its
+// origin is forgotten. Not thread-safe.
+class PushRecords {
+ public:
+  // Beyond it pushes are refused: an origin that never raises its watermark must not fill memory.
+  static constexpr size_t kMostRuns = 1 << 16;
+
+  enum class Verdict { kNew, kRepeated, kDecided, kTooMany };
+
+  // Whether to do it. kNew: its change has to be made, and add() called, before the lock is left.
+  Verdict ask(const std::shared_ptr<PushOrigin>& origin, const PushId& id);
+  void add(const std::shared_ptr<PushOrigin>& origin, const PushId& id);
+
+  // Forgets what can be: ended origins, and what is below watermarks.
+  void forget();
+
+  size_t runs() const;
+  size_t bytes() const { return runs() * sizeof(Run); }
+
+ private:
+  struct Run {
+    uint32_t part;
+    uint64_t first, last;
+  };
+  struct OfOrigin {
+    std::shared_ptr<PushOrigin> origin;
+    uint64_t forgotten_below = 0;
+    std::vector<Run> runs;  // by part, then by sequence; no two touch
+
+    void forget_below(uint64_t watermark);
+    // The first run that begins after it.
+    std::vector<Run>::iterator after(uint32_t part, uint64_t sequence);
+    bool contains(uint32_t part, uint64_t sequence);
+    void insert(uint32_t part, uint64_t sequence);
+  };
+
+  OfOrigin& of(const std::shared_ptr<PushOrigin>& origin);
+
+  std::vector<OfOrigin> origins_;  // few: those that push to this shard now
+};
+
+}  // namespace trireme

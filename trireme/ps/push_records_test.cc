@@ -1,0 +1,111 @@
+#include "trireme/ps/push_records.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+#include "trireme/base/status.h"
+
+namespace trireme {
+namespace {
+
+using Verdict = PushRecords::Verdict;
+
+std::shared_ptr<PushOrigin> new_origin() {
+  return std::make_shared<PushOrigin>();
+}
+
+Verdict take(PushRecords& records, const std::shared_ptr<PushOrigin>& origin, const PushId& id) {
+  const Verdict verdict = records.ask(origin, id);
+  if (verdict == Verdict::kNew) records.add(origin, id);
+  return verdict;
+}
+
+TEST(PushRecords, TakesAPushOnce) {
+  PushRecords records;
+  const auto origin = new_origin();
+  EXPECT_EQ(take(records, origin, {1, 5, 0}), Verdict::kNew);
+  EXPECT_EQ(take(records, origin, {1, 5, 0}), Verdict::kRepeated);
+  EXPECT_EQ(take(records, origin, {1, 5, 1}), Verdict::kNew);
+  EXPECT_EQ(take(records, origin, {1, 4, 0}), Verdict::kNew);
+  EXPECT_EQ(take(records, new_origin(), {2, 5, 0}), Verdict::kNew);
+}
+
+TEST(PushRecords, KeepsRunsInsteadOfPushes) {
+  PushRecords records;
+  const auto origin = new_origin();
+  for (uint64_t i = 0; i < 1000; i += 2) take(records, origin, {1, i, 0});
+  EXPECT_EQ(records.runs(), 500u);
+  for (uint64_t i = 1; i < 1000; i += 2) take(records, origin, {1, i, 0});
+  EXPECT_EQ(records.runs(), 1u);
+  for (uint64_t i = 0; i < 1000; ++i) {
+    EXPECT_EQ(take(records, origin, {1, i, 0}), Verdict::kRepeated) << i;
+  }
+}
+
+TEST(PushRecords, AgreesWithASetInAnyOrder) {
+  std::mt19937 random(7);
+  PushRecords records;
+  const auto origin = new_origin();
+  std::set<std::pair<uint64_t, uint32_t>> taken;
+  for (int i = 0; i < 20000; ++i) {
+    const PushId id{1, origin->watermark() + random() % 300, static_cast<uint32_t>(random() % 3)};
+    EXPECT_EQ(take(records, origin, id) == Verdict::kNew,
+              taken.insert({id.sequence, id.part}).second);
+    if (i % 100 == 0) origin->raise_watermark(origin->watermark() + random() % 50);
+  }
+}
+
+TEST(PushRecords, ForgetsBelowTheWatermark) {
+  PushRecords records;
+  const auto origin = new_origin();
+  for (uint64_t i = 0; i < 100; i += 2) take(records, origin, {1, i, 0});
+  origin->raise_watermark(90);
+  EXPECT_EQ(take(records, origin, {1, 89, 0}), Verdict::kDecided);
+  EXPECT_EQ(take(records, origin, {1, 88, 0}), Verdict::kDecided);
+  EXPECT_EQ(take(records, origin, {1, 90, 0}), Verdict::kRepeated);
+  EXPECT_EQ(records.runs(), 5u);
+  origin->raise_watermark(10);  // never falls
+  EXPECT_EQ(take(records, origin, {1, 20, 0}), Verdict::kDecided);
+}
+
+TEST(PushRecords, EndedOriginsLeaveNothing) {
+  PushRecords records;
+  const auto origin = new_origin();
+  take(records, origin, {1, 1, 0});
+  origin->end();
+  EXPECT_EQ(take(records, origin, {1, 2, 0}), Verdict::kDecided);
+  records.forget();
+  EXPECT_EQ(records.runs(), 0u);
+}
+
+TEST(PushRecords, SizeIsBounded) {
+  PushRecords records;
+  const auto origin = new_origin();
+  uint64_t sequence = 0;
+  while (take(records, origin, {1, sequence, 0}) == Verdict::kNew) sequence += 2;
+  EXPECT_EQ(records.runs(), PushRecords::kMostRuns);
+  EXPECT_EQ(take(records, origin, {1, sequence, 0}), Verdict::kTooMany);
+  origin->raise_watermark(sequence);
+  EXPECT_EQ(take(records, origin, {1, sequence, 0}), Verdict::kNew);
+  EXPECT_EQ(records.runs(), 1u);
+}
+
+TEST(PushOrigins, TakesPushesBetweenBeginAndEnd) {
+  PushOrigins origins;
+  EXPECT_TRUE(absl::IsAborted(origins.admit({7, 1, 0}, 0).status()));
+  EXPECT_TRUE(origins.begin(7).ok());
+  EXPECT_TRUE(origins.begin(7).ok());
+  EXPECT_TRUE(origins.admit({7, 1, 0}, 0).ok());
+  EXPECT_TRUE(origins.admit({7, 9, 0}, 5).ok());
+  EXPECT_TRUE(absl::IsAborted(origins.admit({7, 4, 0}, 0).status()));
+  EXPECT_TRUE(origins.end(7)->ended());
+  EXPECT_EQ(origins.end(7), nullptr);
+  EXPECT_TRUE(absl::IsAborted(origins.admit({7, 10, 0}, 0).status()));
+  EXPECT_EQ(origins.size(), 0u);
+  EXPECT_FALSE(origins.begin(0).ok());
+}
+
+}  // namespace
+}  // namespace trireme

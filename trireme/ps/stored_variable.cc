@@ -1,0 +1,207 @@
+#include "trireme/ps/stored_variable.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+#include "trireme/ps/kernels.h"
+#include "trireme/ps/packing.h"
+#include "trireme/tensor/buffer_pool.h"
+
+namespace trireme {
+
+using internal::TensorShape;
+
+OptimizerState::OptimizerState(std::shared_ptr<const internal::UpdateRule> given,
+                               const at::Tensor& parameter)
+    : rule(std::move(given)),
+      step(at::full({}, 0.0, at::kFloat)),
+      lr(at::full({}, rule->lr(), at::kDouble)) {
+  for (const internal::Slot& slot : rule->slots()) {
+    slots.push_back(at::full_like(parameter, slot.initial));
+  }
+}
+
+absl::Status StoredVariable::check_ids(const at::Tensor& ids) const {
+  if (tensor.dim() == 0) {
+    return make_status(ErrorCode::kInvalidArgument, "a scalar has no rows", object());
+  }
+  const int64_t rows = tensor.size(0);
+  const int64_t* id = static_cast<const int64_t*>(ids.const_data_ptr());
+  // Unsigned, so that one comparison finds both ends.
+  const int64_t* wrong = std::find_if(id, id + ids.numel(), [rows](int64_t value) {
+    return static_cast<uint64_t>(value) >= static_cast<uint64_t>(rows);
+  });
+  if (wrong == id + ids.numel()) return absl::OkStatus();
+  return make_status(ErrorCode::kOutOfRange,
+                     absl::StrCat("there is no row ", *wrong, "; it has ", rows), object());
+}
+
+absl::Status StoredVariable::check(const Update& update) {
+  TensorShape expected = TensorShape::of(tensor);
+  if (update.ids.defined()) {
+    TRIREME_RETURN_IF_ERROR(check_ids(update.ids));
+    expected.sizes[0] = update.ids.numel();
+  }
+  if (TensorShape::of(update.values) != expected) {
+    return make_status(
+        ErrorCode::kInvalidArgument,
+        absl::StrCat("an update of ", internal::to_string(TensorShape::of(update.values)),
+                     " where ", internal::to_string(expected), " belongs"),
+        object());
+  }
+  if (update.kind != Update::Kind::kGradient) return absl::OkStatus();
+  ReaderLock lock(mutex);
+  if (optimizer_) return absl::OkStatus();
+  return make_status(ErrorCode::kFailedPrecondition,
+                     "a gradient was pushed to it, but it has no optimizer; set one first",
+                     object());
+}
+
+absl::Status StoredVariable::apply(const Update& update, const std::optional<Push>& push,
+                                   std::optional<double> lr) {
+  WriterLock lock(mutex);
+  if (push) {
+    switch (records_.ask(push->origin, push->id)) {
+      case PushRecords::Verdict::kNew:
+        break;
+      case PushRecords::Verdict::kRepeated:
+        return absl::OkStatus();
+      case PushRecords::Verdict::kDecided:
+        return with_origin(already_decided(push->id), object());
+      case PushRecords::Verdict::kTooMany:
+        return make_status(
+            ErrorCode::kResourceExhausted,
+            absl::StrCat(
+                "it remembers ", records_.runs(),
+                " runs of pushes, its limit; their origins have to raise their watermarks"),
+            object());
+    }
+  }
+  drop_snapshot();
+  const absl::Status status = try_call([&] { change(update, lr); });
+  if (!status.ok()) return with_origin(status, object());
+  if (push) records_.add(push->origin, push->id);
+  updates_.fetch_add(1, std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+void StoredVariable::change(const Update& update, std::optional<double> lr) {
+  const bool rows = update.ids.defined();
+  switch (update.kind) {
+    case Update::Kind::kAdd:
+      rows ? internal::add_rows(tensor, update.ids, update.values)
+           : internal::add_in_place(tensor, update.values);
+      return;
+    case Update::Kind::kAssign:
+      rows ? internal::assign_rows(tensor, update.ids, update.values)
+           : internal::assign(tensor, update.values);
+      return;
+    case Update::Kind::kGradient:
+      break;
+  }
+  optimizer_->update(tensor, update, lr);
+}
+
+void OptimizerState::update(const at::Tensor& parameter, const Update& update,
+                            std::optional<double> rate) {
+  const at::NoGradGuard no_gradients;
+  step.add_(1);
+  if (rate) lr.fill_(*rate);
+  try {
+    if (update.ids.defined()) {
+      const at::Tensor gradient =
+          at::sparse_coo_tensor(update.ids.unsqueeze(0), update.values, parameter.sizes(),
+                                parameter.options().layout(c10::kSparse));
+      rule->update_rows(parameter, gradient, slots, step, lr);
+    } else {
+      internal::SlotTensors each;
+      for (const at::Tensor& slot : slots) each.push_back({slot});
+      rule->update({parameter}, {update.values}, each, step, lr);
+    }
+  } catch (...) {
+    step.sub_(1);  // a rule refuses before it changes anything
+    throw;
+  }
+}
+
+void StoredVariable::read(const at::Tensor& ids, void* out) {
+  reads_.fetch_add(1, std::memory_order_relaxed);
+  ReaderLock lock(mutex);
+  if (ids.defined()) return internal::gather_rows(tensor, ids, out);
+  std::memcpy(out, tensor.const_data_ptr(), tensor.nbytes());
+}
+
+bool SnapshotBudget::take(uint64_t bytes) {
+  uint64_t left = left_.load();
+  while (left >= bytes) {
+    if (left_.compare_exchange_weak(left, left - bytes)) return true;
+  }
+  return false;
+}
+
+at::Tensor StoredVariable::snapshot(SnapshotBudget& kept) {
+  reads_.fetch_add(1, std::memory_order_relaxed);
+  ReaderLock lock(mutex);
+  MutexLock snapshot_lock(snapshot_mutex_);
+  if (snapshot_.defined() && snapshot_writes_ == mutex.writes()) return snapshot_;
+  at::Tensor copy = BufferPool::shared().empty(tensor.sizes(), tensor.scalar_type());
+  std::memcpy(copy.data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
+  if (!snapshot_.defined()) {
+    if (!kept.take(tensor.nbytes())) return copy;
+    snapshot_budget_ = &kept;
+  }
+  snapshot_ = copy;
+  snapshot_writes_ = mutex.writes();
+  return copy;
+}
+
+void StoredVariable::drop_snapshot() {
+  MutexLock lock(snapshot_mutex_);
+  if (!snapshot_.defined()) return;
+  snapshot_ = at::Tensor();
+  snapshot_budget_->give_back(tensor.nbytes());
+}
+
+absl::StatusOr<bool> StoredVariable::set_optimizer(std::unique_ptr<OptimizerState> optimizer) {
+  WriterLock lock(mutex);
+  if (!optimizer_) {
+    optimizer_ = std::move(optimizer);
+    return true;
+  }
+  const internal::UpdateRule &has = *optimizer_->rule, &wanted = *optimizer->rule;
+  if (has.name() == wanted.name() && has.options() == wanted.options()) return false;
+  return make_status(
+      ErrorCode::kAlreadyExists,
+      absl::StrCat("it has an optimizer already, ", has.name(),
+                   has.name() == wanted.name() ? " with other options" : "",
+                   "; delete and create the variable to train it with ", wanted.name()),
+      object());
+}
+
+StoredVariable::Numbers StoredVariable::numbers() {
+  Numbers numbers{.reads = reads_.load(std::memory_order_relaxed),
+                  .updates = updates_.load(std::memory_order_relaxed),
+                  .bytes = tensor.nbytes()};
+  ReaderLock lock(mutex);
+  numbers.record_bytes = records_.bytes();
+  if (optimizer_) {
+    numbers.optimizer = optimizer_->rule->name();
+    numbers.state_bytes = optimizer_->slots.size() * tensor.nbytes();
+  }
+  return numbers;
+}
+
+void StoredVariable::forget_pushes() {
+  WriterLock lock(mutex);
+  records_.forget();
+}
+
+}  // namespace trireme

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/base/status.h"
+#include "trireme/ps/ps_client.h"
+#include "trireme/ps/variable_service.h"
+#include "trireme/rpc/port_reservation.h"
+#include "trireme/runtime/server_service.h"
+#include "trireme/runtime/task_server.h"
+
+namespace trireme {
+
+// Parameter servers in a test's own process.
+class TestServers {
+ public:
+  explicit TestServers(int count, VariableStoreOptions options = {}) : options_(options) {
+    std::vector<std::string> addresses;
+    for (int i = 0; i < count; ++i) {
+      ports_.push_back(value_or_throw(PortReservation::make()));
+      addresses.push_back(ports_.back().address());
+    }
+    spec_ = ClusterSpec(std::map<std::string, TaskAddresses>{{"ps", addresses}});
+    servers_.resize(count);
+    for (int i = 0; i < count; ++i) start(i);
+  }
+
+  void start(int index) {
+    servers_[index].reset();
+    servers_[index] = value_or_throw(
+        TaskServer::start({.spec = spec_,
+                           .task = {"ps", index},
+                           .services = {make_server_service, [this](TaskContext& context) {
+                                          return make_variable_service(context, options_);
+                                        }}}));
+  }
+
+  const ClusterSpec& spec() const { return spec_; }
+
+  std::unique_ptr<PsClient> client(std::shared_ptr<FaultInjector> faults = nullptr,
+                                   RetryPolicy retry = {}) const {
+    return value_or_throw(
+        PsClient::connect({.spec = spec_, .faults = std::move(faults), .retry = retry},
+                          after(std::chrono::seconds(20))));
+  }
+
+  // Of all servers: "Pull", "Push".
+  uint64_t calls(const std::string& method) const {
+    uint64_t sum = 0;
+    for (const auto& server : servers_) {
+      sum += server->context().metrics.counters().at("rpc_server/trireme.Variables/" + method +
+                                                     "/calls");
+    }
+    return sum;
+  }
+
+ private:
+  const VariableStoreOptions options_;
+  std::vector<PortReservation> ports_;
+  ClusterSpec spec_;
+  std::vector<std::unique_ptr<TaskServer>> servers_;
+};
+
+}  // namespace trireme

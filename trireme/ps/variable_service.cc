@@ -1,0 +1,432 @@
+#include "trireme/ps/variable_service.h"
+
+#include <algorithm>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/executor.h"
+#include "trireme/base/mutex.h"
+#include "trireme/base/status.h"
+#include "trireme/ps/packing.h"
+#include "trireme/ps/parallel.h"
+#include "trireme/ps/push_records.h"
+#include "trireme/ps/variables.pb.h"
+#include "trireme/tensor/buffer_pool.h"
+#include "trireme/tensor/codec.h"
+#include "trireme/tensor/dtype.h"
+
+namespace trireme {
+namespace {
+
+using internal::Packing;
+using internal::TensorShape;
+using Variables = std::vector<std::shared_ptr<StoredVariable>>;
+
+constexpr Roles kTrainers = {Role::kChief, Role::kWorker, Role::kClient};
+// Copies of variables that are kept until these change.
+constexpr uint64_t kKeptSnapshots = 256 << 20;
+// More than a call may carry anyway.
+constexpr uint64_t kMostBytes = uint64_t{64} << 30;
+
+absl::Status malformed(const std::string& what) {
+  return make_status(ErrorCode::kInvalidArgument, absl::StrCat("malformed request: ", what));
+}
+
+// Sizes from the wire may be anything.
+absl::StatusOr<TensorShape> to_shape(const VariableShape& proto) {
+  TRIREME_ASSIGN_OR_RETURN(const c10::ScalarType dtype,
+                           dtype_from_wire(static_cast<uint8_t>(proto.dtype())));
+  uint64_t bytes = c10::elementSize(dtype);
+  for (const int64_t size : proto.sizes()) {
+    if (size < 0 || __builtin_mul_overflow(bytes, std::max<uint64_t>(size, 1), &bytes) ||
+        bytes > uint64_t{1} << 50) {
+      return malformed(absl::StrCat("variable '", proto.name(), "' with a size of ", size));
+    }
+  }
+  return TensorShape{dtype, {proto.sizes().begin(), proto.sizes().end()}};
+}
+
+void set_shape(const StoredVariable& variable, VariableShape& proto) {
+  proto.set_name(variable.name);
+  proto.set_dtype(*dtype_to_wire(variable.tensor.scalar_type()));
+  proto.mutable_sizes()->Add(variable.tensor.sizes().begin(), variable.tensor.sizes().end());
+}
+
+uint64_t bytes_of(const std::vector<at::Tensor>& tensors) {
+  uint64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
+  return bytes;
+}
+
+// The `rows` field of pulls and pushes: for each variable the number of rows, none if it is meant
+// whole. `carried` is what the message really brought, which bounds what it can mean.
+template <typename Field>
+absl::StatusOr<std::vector<std::optional<int64_t>>> row_counts(const Field& field, size_t variables,
+                                                               uint64_t carried) {
+  std::vector<std::optional<int64_t>> counts(variables);
+  if (field.empty()) return counts;
+  if (static_cast<size_t>(field.size()) != variables) {
+    return malformed(absl::StrCat(field.size(), " numbers of rows for ", variables, " variables"));
+  }
+  for (size_t i = 0; i < variables; ++i) {
+    if (field[i] == 0) continue;
+    if (field[i] - 1 > carried / sizeof(int64_t)) {
+      return malformed(absl::StrCat(field[i] - 1, " rows, whose ids it does not carry"));
+    }
+    counts[i] = field[i] - 1;
+  }
+  return counts;
+}
+
+TensorShape ids_of(int64_t count) {
+  return {c10::kLong, {count}};
+}
+
+// The shape of that many rows of a variable, or of all of it.
+absl::StatusOr<TensorShape> shape_of(const StoredVariable& variable, std::optional<int64_t> rows) {
+  TensorShape shape = TensorShape::of(variable.tensor);
+  if (!rows) return shape;
+  if (shape.sizes.empty()) {
+    return make_status(ErrorCode::kInvalidArgument, "a scalar has no rows", variable.object());
+  }
+  shape.sizes[0] = 1;
+  uint64_t bytes = 0;
+  if (__builtin_mul_overflow(shape.bytes(), static_cast<uint64_t>(*rows), &bytes) ||
+      bytes > kMostBytes) {
+    return make_status(ErrorCode::kResourceExhausted,
+                       absl::StrCat("refused: ", *rows, " of its rows exceed the limit of ",
+                                    kMostBytes, " bytes of a call"),
+                       variable.object());
+  }
+  shape.sizes[0] = *rows;
+  return shape;
+}
+
+class VariableService final : public Service {
+ public:
+  VariableService(TaskContext& context, VariableStoreOptions options)
+      : store_(std::make_shared<VariableStore>(options)),
+        pushes_repeated_(context.metrics.counter("ps/pushes_already_decided")),
+        pool_("trireme-ps",
+              std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 2, 8)) {
+    context.variables = store_;
+  }
+
+  std::vector<Method> methods() override {
+    return {
+        on_pool(kCreateVariables, kTrainers, Repeats::kHarmless, &VariableService::create),
+        quick<LookupVariablesRequest, LookupVariablesResponse>(
+            kLookupVariables, Roles::all(), Repeats::kHarmless, &VariableService::lookup),
+        on_pool(kPullVariables, Roles::all(), Repeats::kHarmless, &VariableService::pull),
+        on_pool(kPushVariables, kTrainers, Repeats::kHarmless, &VariableService::push),
+        on_pool(kWriteVariables, kTrainers, Repeats::kAnsweredOnce, &VariableService::write),
+        quick<DeleteVariablesRequest, DeleteVariablesResponse>(
+            kDeleteVariables, kTrainers, Repeats::kAnsweredOnce, &VariableService::remove),
+        quick<DropContainerRequest, DropContainerResponse>(
+            kDropContainer, kTrainers, Repeats::kAnsweredOnce, &VariableService::drop_container),
+        on_pool(kSetOptimizer, kTrainers, Repeats::kHarmless, &VariableService::set_optimizer),
+        quick<BeginOriginRequest, BeginOriginResponse>(
+            kBeginOrigin, kTrainers, Repeats::kAnsweredOnce, &VariableService::begin_origin),
+        on_pool(kEndOrigin, kTrainers, Repeats::kHarmless, &VariableService::end_origin),
+        on_pool(kListVariables, Roles::all(), Repeats::kHarmless, &VariableService::list),
+    };
+  }
+
+ private:
+  // What takes long, or may wait for the lock of a variable that is being changed.
+  Method on_pool(const char* name, Roles callers, Repeats repeats,
+                 void (VariableService::*body)(ServerCall)) {
+    return {name, callers, repeats, [this, body](ServerCall call) {
+              pool_.submit([this, body, call = std::move(call)]() mutable {
+                (this->*body)(std::move(call));
+              });
+            }};
+  }
+
+  template <typename Request, typename Response>
+  Method quick(const char* name, Roles callers, Repeats repeats,
+               absl::StatusOr<Response> (VariableService::*body)(const Request&)) {
+    return make_method<Request, Response>(
+        name, callers, repeats, [this, body](const Request& request) -> absl::StatusOr<Response> {
+          return (this->*body)(request);
+        });
+  }
+
+  void create(ServerCall call) { call.respond(created(call.request())); }
+
+  absl::StatusOr<Message> created(const Message& message) {
+    TRIREME_ASSIGN_OR_RETURN(const auto request, parse_body<CreateVariablesRequest>(message));
+    std::vector<TensorShape> shapes, sent;
+    for (const auto& variable : request.variables()) {
+      TRIREME_ASSIGN_OR_RETURN(shapes.emplace_back(), to_shape(variable.shape()));
+      if (!variable.has_fill()) sent.push_back(shapes.back());
+    }
+    TRIREME_ASSIGN_OR_RETURN(const std::vector<at::Tensor> contents,
+                             Packing(sent).unpack(message.tensors));
+    CreateVariablesResponse response;
+    auto content = contents.begin();
+    for (int i = 0; i < request.variables_size(); ++i) {
+      const auto& variable = request.variables(i);
+      TRIREME_ASSIGN_OR_RETURN(const VariableStore::Created made,
+                               store_->make(request.container(), variable.shape().name(), shapes[i],
+                                            [&](at::Tensor& tensor) {
+                                              variable.has_fill() ? tensor.fill_(variable.fill())
+                                                                  : tensor.copy_(*content);
+                                            }));
+      if (!variable.has_fill()) ++content;
+      response.add_handles(made.variable->handle);
+      response.add_created(made.is_new);
+    }
+    return make_message(response);
+  }
+
+  absl::StatusOr<LookupVariablesResponse> lookup(const LookupVariablesRequest& request) {
+    LookupVariablesResponse response;
+    for (const std::string& name : request.names()) {
+      TRIREME_ASSIGN_OR_RETURN(const auto found, store_->lookup(request.container(), name));
+      response.add_handles(found->handle);
+      set_shape(*found, *response.add_shapes());
+    }
+    return response;
+  }
+
+  struct Pull {
+    explicit Pull(ServerCall call) : call(std::move(call)) {}
+
+    ServerCall call;
+    Variables variables;
+    std::vector<at::Tensor> ids;  // undefined: all
+    std::optional<Packing> packing;
+    std::vector<at::Tensor> answer;
+  };
+
+  void pull(ServerCall call) {
+    auto pull = std::make_shared<Pull>(std::move(call));
+    const absl::Status status = prepare(*pull);
+    if (!status.ok()) return pull->call.respond(status);
+    std::vector<size_t> bytes;
+    bytes.reserve(pull->variables.size());
+    for (const TensorShape& shape : pull->packing->shapes()) bytes.push_back(shape.bytes());
+    internal::for_each_parallel(
+        pool_, bytes, [this, pull](size_t i) { read(*pull, i); },
+        [pull] { pull->call.respond(make_message(PullResponse(), std::move(pull->answer))); });
+  }
+
+  void read(Pull& pull, size_t i) {
+    const auto [place, offset] = pull.packing->place(i);
+    StoredVariable& variable = *pull.variables[i];
+    if (pull.packing->is_large(i) && !pull.ids[i].defined()) {
+      pull.answer[place] = variable.snapshot(snapshots_);
+      return;
+    }
+    if (pull.packing->is_large(i)) {
+      const TensorShape& shape = pull.packing->shapes()[i];
+      pull.answer[place] = BufferPool::shared().empty(shape.sizes, shape.dtype);
+    } else if (pull.packing->shapes()[i].bytes() == 0) {
+      return;  // it may have no place
+    }
+    variable.read(pull.ids[i], static_cast<char*>(pull.answer[place].data_ptr()) + offset);
+  }
+
+  absl::Status prepare(Pull& pull) {
+    const Message& message = pull.call.request();
+    TRIREME_ASSIGN_OR_RETURN(const auto request, parse_body<PullRequest>(message));
+    TRIREME_ASSIGN_OR_RETURN(pull.variables, store_->lookup(request.handles()));
+    const size_t count = pull.variables.size();
+    TRIREME_ASSIGN_OR_RETURN(const auto rows,
+                             row_counts(request.rows(), count, bytes_of(message.tensors)));
+    std::vector<TensorShape> shapes, sent;
+    shapes.reserve(count);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; ++i) {
+      TRIREME_ASSIGN_OR_RETURN(shapes.emplace_back(), shape_of(*pull.variables[i], rows[i]));
+      if (rows[i]) sent.push_back(ids_of(*rows[i]));
+      bytes += shapes.back().bytes();
+      if (bytes > kMostBytes) {
+        return make_status(ErrorCode::kResourceExhausted,
+                           absl::StrCat("refused: a pull of more than ", kMostBytes,
+                                        " bytes; pull the variables in several calls"));
+      }
+    }
+    TRIREME_ASSIGN_OR_RETURN(const std::vector<at::Tensor> ids,
+                             Packing(std::move(sent)).unpack(message.tensors));
+    pull.ids.resize(count);
+    for (size_t i = 0, next = 0; i < count; ++i) {
+      if (!rows[i]) continue;
+      pull.ids[i] = ids[next++];
+      TRIREME_RETURN_IF_ERROR(pull.variables[i]->check_ids(pull.ids[i]));
+    }
+    pull.packing.emplace(std::move(shapes));
+    TRIREME_ASSIGN_OR_RETURN(pull.answer, try_call([&] { return pull.packing->allocate_block(); }));
+    return absl::OkStatus();
+  }
+
+  struct Push {
+    explicit Push(ServerCall call) : call(std::move(call)) {}
+
+    ServerCall call;
+    Variables variables;
+    std::vector<Update> updates;
+    std::optional<StoredVariable::Push> id;
+    std::optional<double> lr;
+    Mutex mutex;
+    absl::Status status ABSL_GUARDED_BY(mutex);  // the first error
+  };
+
+  void push(ServerCall call) { change(std::move(call), /*once=*/true); }
+  void write(ServerCall call) { change(std::move(call), /*once=*/false); }
+
+  void change(ServerCall call, bool once) {
+    auto push = std::make_shared<Push>(std::move(call));
+    const absl::Status status = prepare(*push, once);
+    if (!status.ok()) {
+      if (absl::IsAborted(status)) pushes_repeated_.add();
+      return push->call.respond(status);
+    }
+    std::vector<size_t> bytes;
+    bytes.reserve(push->updates.size());
+    for (const Update& update : push->updates) bytes.push_back(update.values.nbytes());
+    internal::for_each_parallel(
+        pool_, bytes,
+        [push](size_t i) {
+          const absl::Status done = push->variables[i]->apply(push->updates[i], push->id, push->lr);
+          if (done.ok()) return;
+          MutexLock lock(push->mutex);
+          push->status.Update(done);
+        },
+        [push] {
+          absl::Status status;
+          {
+            MutexLock lock(push->mutex);
+            status = push->status;
+          }
+          push->updates.clear();
+          status.ok() ? push->call.respond(make_message(PushResponse()))
+                      : push->call.respond(status);
+        });
+  }
+
+  absl::Status prepare(Push& push, bool once) {
+    Message& message = push.call.request();
+    TRIREME_ASSIGN_OR_RETURN(const auto request, parse_body<PushRequest>(message));
+    if (once) {
+      const PushId id{request.origin(), request.sequence(), request.part()};
+      TRIREME_ASSIGN_OR_RETURN(auto origin, origins_.admit(id, request.watermark()));
+      push.id = {std::move(origin), id};
+    }
+    if (request.has_lr()) push.lr = request.lr();
+    TRIREME_ASSIGN_OR_RETURN(push.variables, store_->lookup(request.handles()));
+    const size_t count = push.variables.size();
+    if (static_cast<size_t>(request.kinds_size()) != count) {
+      return malformed(absl::StrCat(request.kinds_size(), " kinds for ", count, " variables"));
+    }
+    TRIREME_ASSIGN_OR_RETURN(const auto rows,
+                             row_counts(request.rows(), count, bytes_of(message.tensors)));
+    std::vector<TensorShape> sent;
+    sent.reserve(count);
+    for (size_t i = 0; i < count; ++i) {
+      if (rows[i]) sent.push_back(ids_of(*rows[i]));
+      TRIREME_ASSIGN_OR_RETURN(sent.emplace_back(), shape_of(*push.variables[i], rows[i]));
+    }
+    TRIREME_ASSIGN_OR_RETURN(const std::vector<at::Tensor> tensors,
+                             Packing(std::move(sent)).unpack(message.tensors));
+    message.tensors.clear();
+    push.updates.reserve(count);
+    for (size_t i = 0, next = 0; i < count; ++i) {
+      if (request.kinds(i) < UPDATE_ADD || request.kinds(i) > UPDATE_GRADIENT) {
+        return malformed(absl::StrCat("an update of kind ", request.kinds(i)));
+      }
+      Update& update = push.updates.emplace_back();
+      update.kind = static_cast<Update::Kind>(request.kinds(i));
+      if (rows[i]) update.ids = tensors[next++];
+      update.values = tensors[next++];
+      TRIREME_RETURN_IF_ERROR(push.variables[i]->check(update));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<DeleteVariablesResponse> remove(const DeleteVariablesRequest& request) {
+    for (const std::string& name : request.names()) {
+      TRIREME_RETURN_IF_ERROR(store_->remove(request.container(), name));
+    }
+    return DeleteVariablesResponse();
+  }
+
+  absl::StatusOr<DropContainerResponse> drop_container(const DropContainerRequest& request) {
+    store_->drop_container(request.container());
+    return DropContainerResponse();
+  }
+
+  void set_optimizer(ServerCall call) {
+    call.respond([&]() -> absl::StatusOr<Message> {
+      TRIREME_ASSIGN_OR_RETURN(const auto request, parse_body<SetOptimizerRequest>(call.request()));
+      TRIREME_ASSIGN_OR_RETURN(const Variables variables, store_->lookup(request.handles()));
+      TRIREME_ASSIGN_OR_RETURN(const auto rule, try_call([&] {
+                                 return internal::make_rule(
+                                     request.rule(),
+                                     {request.options().begin(), request.options().end()});
+                               }));
+      for (const auto& variable : variables) {
+        TRIREME_RETURN_IF_ERROR(store_->set_optimizer(*variable, rule));
+      }
+      return make_message(SetOptimizerResponse());
+    }());
+  }
+
+  absl::StatusOr<BeginOriginResponse> begin_origin(const BeginOriginRequest& request) {
+    TRIREME_RETURN_IF_ERROR(origins_.begin(request.origin()));
+    return BeginOriginResponse();
+  }
+
+  void end_origin(ServerCall call) {
+    const auto request = parse_body<EndOriginRequest>(call.request());
+    if (!request.ok()) return call.respond(request.status());
+    if (origins_.end(request->origin())) {
+      for (const auto& variable : store_->list()) variable->forget_pushes();
+    }
+    call.respond(make_message(EndOriginResponse()));
+  }
+
+  void list(ServerCall call) {
+    ListVariablesResponse response;
+    uint64_t record_bytes = 0;
+    for (const auto& variable : store_->list()) {
+      const StoredVariable::Numbers numbers = variable->numbers();
+      auto& entry = *response.add_variables();
+      entry.set_container(variable->container);
+      set_shape(*variable, *entry.mutable_shape());
+      entry.set_bytes(numbers.bytes);
+      entry.set_state_bytes(numbers.state_bytes);
+      entry.set_reads(numbers.reads);
+      entry.set_updates(numbers.updates);
+      entry.set_optimizer(numbers.optimizer);
+      entry.set_record_bytes(numbers.record_bytes);
+      record_bytes += numbers.record_bytes;
+    }
+    response.set_bytes(store_->bytes());
+    response.set_limit(store_->memory_limit());
+    response.set_origins(origins_.size());
+    response.set_record_bytes(record_bytes);
+    call.respond(make_message(response));
+  }
+
+  const std::shared_ptr<VariableStore> store_;
+  PushOrigins origins_;
+  SnapshotBudget snapshots_{kKeptSnapshots};
+  Counter& pushes_repeated_;
+  ThreadPool pool_;  // the last: its threads use the rest
+};
+
+}  // namespace
+
+std::unique_ptr<Service> make_variable_service(TaskContext& context) {
+  return make_variable_service(context, {});
+}
+
+std::unique_ptr<Service> make_variable_service(TaskContext& context, VariableStoreOptions options) {
+  return std::make_unique<VariableService>(context, options);
+}
+
+}  // namespace trireme

@@ -1,0 +1,150 @@
+#include "trireme/ps/variable_store.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "trireme/base/status.h"
+
+namespace trireme {
+namespace {
+
+using testing::HasSubstr;
+
+std::shared_ptr<StoredVariable> stored(VariableStore& store, const std::string& name) {
+  return value_or_throw(store.lookup("job", name));
+}
+
+TEST(VariableStore, TheFirstToComeInitialises) {
+  VariableStore store;
+  const auto first = value_or_throw(store.create("job", "w", at::ones({2, 3})));
+  const auto second = value_or_throw(store.create("job", "w", at::zeros({2, 3})));
+  EXPECT_EQ(first, second);
+  EXPECT_EQ(first, value_or_throw(store.find("job", "w")));
+  EXPECT_TRUE(second->tensor.equal(at::ones({2, 3})));
+  EXPECT_NE(value_or_throw(store.create("other", "w", at::zeros({2, 3}))), first);
+
+  const absl::Status status = store.create("job", "w", at::ones({3})).status();
+  EXPECT_EQ(error_code(status), ErrorCode::kAlreadyExists);
+  EXPECT_EQ(describe(status),
+            "variable 'w': container 'job' has one of float32 [2, 3], which cannot be made again "
+            "as float32 [3]");
+}
+
+TEST(VariableStore, KeepsACopy) {
+  VariableStore store;
+  at::Tensor mine = at::ones({4});
+  const auto variable = value_or_throw(store.create("job", "w", mine));
+  mine.fill_(7);
+  EXPECT_TRUE(variable->tensor.equal(at::ones({4})));
+}
+
+TEST(VariableStore, ForgetsVariablesAndContainers) {
+  VariableStore store;
+  for (const char* name : {"a", "b"}) value_or_throw(store.create("job", name, at::ones({8})));
+  value_or_throw(store.create("other", "c", at::ones({8})));
+  const uint64_t handle = stored(store, "a")->handle;
+  EXPECT_EQ(store.bytes(), 96u);
+  EXPECT_TRUE(store.remove("job", "a").ok());
+  EXPECT_EQ(error_code(store.remove("job", "a")), ErrorCode::kNotFound);
+  EXPECT_EQ(error_code(store.lookup(std::vector<uint64_t>{handle}).status()), ErrorCode::kNotFound);
+  EXPECT_THAT(describe(store.find("job", "a").status()),
+              HasSubstr("variable 'a': container 'job' has no such variable here"));
+  store.drop_container("job");
+  EXPECT_FALSE(store.find("job", "b").ok());
+  EXPECT_EQ(store.list().size(), 1u);
+  EXPECT_EQ(store.bytes(), 32u);
+}
+
+TEST(VariableStore, RefusesBeyondItsLimit) {
+  VariableStore store({.memory_limit = 100});
+  value_or_throw(store.create("job", "a", at::ones({16})));
+  const absl::Status status = store.create("job", "b", at::ones({10})).status();
+  EXPECT_EQ(error_code(status), ErrorCode::kResourceExhausted);
+  EXPECT_EQ(describe(status),
+            "variable 'b': it needs 40 bytes, 64 of the limit of 100 bytes are taken; shard it "
+            "over more servers or raise the limit");
+  EXPECT_TRUE(store.create("job", "c", at::ones({9})).ok());
+  EXPECT_EQ(error_code(store.set_optimizer(*stored(store, "a"), internal::make_rule("adam", {}))),
+            ErrorCode::kResourceExhausted);
+  EXPECT_TRUE(store.remove("job", "a").ok());
+  EXPECT_TRUE(store.create("job", "b", at::ones({10})).ok());
+}
+
+TEST(VariableStore, StateOfOptimizersCounts) {
+  VariableStore store;
+  value_or_throw(store.create("job", "w", at::ones({8})));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(store.set_optimizer(*stored(store, "w"), internal::make_rule("adam", {})).ok());
+    EXPECT_EQ(store.bytes(), 96u);
+  }
+  EXPECT_EQ(error_code(store.set_optimizer(*stored(store, "w"), internal::make_rule("sgd", {}))),
+            ErrorCode::kAlreadyExists);
+  EXPECT_EQ(store.bytes(), 96u);
+  store.drop_container("job");
+  EXPECT_EQ(store.bytes(), 0u);
+}
+
+TEST(StoredVariable, AppliesUpdates) {
+  VariableStore store;
+  value_or_throw(store.create("job", "w", at::ones({3, 2})));
+  StoredVariable& variable = *stored(store, "w");
+  const auto apply = [&](Update update) {
+    throw_if_error(variable.check(update));
+    throw_if_error(variable.apply(update, std::nullopt, std::nullopt));
+  };
+  const at::Tensor ids = at::full({2}, 2, at::kLong);
+  apply({.values = at::ones({3, 2})});
+  apply({.ids = ids, .values = at::ones({2, 2})});  // the same row twice
+  at::Tensor expected = at::full({3, 2}, 2.0);
+  expected[2].fill_(4);
+  EXPECT_TRUE(variable.tensor.equal(expected)) << variable.tensor;
+  apply({.kind = Update::Kind::kAssign, .ids = ids, .values = at::zeros({2, 2})});
+  expected[2].fill_(0);
+  EXPECT_TRUE(variable.tensor.equal(expected));
+  apply({.kind = Update::Kind::kAssign, .values = at::zeros({3, 2})});
+  EXPECT_TRUE(variable.tensor.equal(at::zeros({3, 2})));
+  EXPECT_EQ(variable.numbers().updates, 4u);
+
+  EXPECT_EQ(error_code(variable.check({.values = at::ones({2, 3})})), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(
+      error_code(variable.check({.ids = at::full({1}, 3, at::kLong), .values = at::ones({1, 2})})),
+      ErrorCode::kOutOfRange);
+  EXPECT_EQ(
+      error_code(variable.check({.kind = Update::Kind::kGradient, .values = at::ones({3, 2})})),
+      ErrorCode::kFailedPrecondition);
+}
+
+// Every update adds the same to every element: a reader that sees two values saw half of one.
+TEST(StoredVariable, ReadersNeverSeeHalfAnUpdate) {
+  VariableStore store;
+  value_or_throw(store.create("job", "w", at::zeros({1 << 16})));
+  StoredVariable& variable = *stored(store, "w");
+  const at::Tensor delta = at::ones({1 << 16});
+  constexpr int kUpdates = 200;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      for (int k = 0; k < kUpdates; ++k) {
+        EXPECT_TRUE(variable.apply({.values = delta}, std::nullopt, std::nullopt).ok());
+      }
+    });
+    threads.emplace_back([&] {
+      std::vector<float> seen(1 << 16);
+      for (int k = 0; k < kUpdates; ++k) {
+        variable.read({}, seen.data());
+        EXPECT_EQ(seen.front(), seen.back());
+        EXPECT_EQ(seen.front(), seen[seen.size() / 2]);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(variable.tensor.equal(at::full({1 << 16}, 2.0 * kUpdates)));
+}
+
+}  // namespace
+}  // namespace trireme
