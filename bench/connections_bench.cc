@@ -1,9 +1,12 @@
 // Many TLS connections at once to one `trireme server`, another process.
 //
-//   connections_bench [COUNT]
+//   connections_bench [COUNT [AT_ONCE]]
 //
 // Prints one JSON object: how many were answered, the connections as `ss` counts them, the time
-// until all were answered, the server's memory per connection and its threads.
+// until all were answered, the server's time of the processors and memory for each, its threads.
+// AT_ONCE are made at a time; if it is not given, all.
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -32,6 +35,18 @@ int64_t status_field(pid_t pid, const std::string& field) {
     if (line.rfind(field + ":", 0) == 0) return std::stoll(line.substr(field.size() + 1));
   }
   return 0;
+}
+
+// Of the processors that the process has used so far.
+double cpu_seconds(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string field;
+  std::getline(file, field, ')');  // the name may have spaces
+  double ticks = 0;
+  for (int i = 3; file >> field; ++i) {
+    if (i == 14 || i == 15) ticks += std::stod(field);
+  }
+  return ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 int64_t established(const std::string& port) {
@@ -67,7 +82,7 @@ class Connections {
   std::vector<std::unique_ptr<Channel>> channels_;
 };
 
-int measure(int count) {
+int measure(int count, int at_once) {
   raise_file_limit();
   const TemporaryFolder folder;
   const PortReservation port = value_or_throw(PortReservation::make());
@@ -88,16 +103,21 @@ int measure(int count) {
   throw_if_error(first.hello(after(seconds(60)), /*wait_for_ready=*/true).status());
 
   const int64_t memory = status_field(server->pid(), "VmRSS");
+  const double cpu = cpu_seconds(server->pid());
   const auto start = std::chrono::steady_clock::now();
   Connections connections(options);
-  const int answered = connections.add(count);
+  int answered = 0;
+  for (int left = count; left > 0; left -= at_once)
+    answered += connections.add(std::min(left, at_once));
   const double took =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::printf(
       "{\"connections\": %d, \"answered\": %d, \"established\": %lld, \"seconds\": %.3f, "
-      "\"server_kib_per_connection\": %.1f, \"server_threads\": %lld}\n",
+      "\"server_cpu_ms_per_connection\": %.2f, \"server_kib_per_connection\": %.1f, "
+      "\"server_threads\": %lld}\n",
       count, answered, static_cast<long long>(established(address.substr(address.rfind(':') + 1))),
-      took, static_cast<double>(status_field(server->pid(), "VmRSS") - memory) / count,
+      took, (cpu_seconds(server->pid()) - cpu) * 1000 / count,
+      static_cast<double>(status_field(server->pid(), "VmRSS") - memory) / count,
       static_cast<long long>(status_field(server->pid(), "Threads")));
   return answered == count ? 0 : 1;
 }
@@ -106,5 +126,6 @@ int measure(int count) {
 }  // namespace trireme::bench
 
 int main(int argc, char** argv) {
-  return trireme::bench::measure(argc > 1 ? std::stoi(argv[1]) : 1000);
+  const int count = argc > 1 ? std::stoi(argv[1]) : 1000;
+  return trireme::bench::measure(count, argc > 2 ? std::stoi(argv[2]) : count);
 }
