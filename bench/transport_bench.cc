@@ -1,8 +1,10 @@
 // Trireme's transport beside bare gRPC, in one run: a client process measures two server processes,
 // one of each kind, in turn. Prints one JSON object per measurement; bench/compare makes ratios.
 //
-//   transport_bench --serve ours|bare      prints its address, serves until its standard input ends
-//   transport_bench OURS BARE ROUNDS SCALE [CASE…]
+//   transport_bench --certs FOLDER                 writes certificates for the others
+//   transport_bench --serve ours|bare [FOLDER]     prints its address, serves until its standard
+//                                                  input ends; with TLS if there is a folder
+//   transport_bench OURS BARE OURS_TLS BARE_TLS FOLDER ROUNDS SCALE [CASE…]
 #include <unistd.h>
 
 #include <atomic>
@@ -16,7 +18,9 @@
 #include <vector>
 
 #include "bench/anchors/bare_grpc.h"
+#include "trireme/rpc/certificates.h"
 #include "trireme/rpc/channel.h"
+#include "trireme/rpc/file_text.h"
 #include "trireme/rpc/server.h"
 
 namespace trireme::bench {
@@ -41,7 +45,16 @@ class BenchService final : public Service {
   at::Tensor tensor_;
 };
 
-int serve(const std::string& kind) {
+// Both sides of the anchor use the task's certificate, whose host name gRPC checks.
+BareTls bare_tls(const std::string& folder) {
+  if (folder.empty()) return {};
+  const auto read = [&](const char* name) {
+    return value_or_throw(internal::read_text_file(folder + "/ps-0/" + name));
+  };
+  return {read(kAuthorityFile), read(kCertificateFile), read(kKeyFile)};
+}
+
+int serve(const std::string& kind, const std::string& certs) {
   at::Tensor tensor = BufferPool::shared().empty({kBytes / 4}, at::kFloat);
   std::memset(tensor.data_ptr(), 1, kBytes);
   std::unique_ptr<RpcServer> ours;
@@ -49,12 +62,14 @@ int serve(const std::string& kind) {
   if (kind == "ours") {
     std::vector<std::unique_ptr<Service>> services;
     services.push_back(std::make_unique<BenchService>(tensor));
-    ours = value_or_throw(
-        RpcServer::start({.address = "127.0.0.1:0", .task = "/job:ps/task:0", .incarnation = 1},
-                         std::move(services)));
+    RpcServerOptions options{.address = "127.0.0.1:0", .task = "/job:ps/task:0", .incarnation = 1};
+    if (!certs.empty()) {
+      options.credentials = value_or_throw(Credentials::from_folder(certs, TaskId{"ps", 0}));
+    }
+    ours = value_or_throw(RpcServer::start(std::move(options), std::move(services)));
   } else {
-    bare = std::make_unique<BareServer>(default_rpc_threads(),
-                                        static_cast<uint8_t*>(tensor.data_ptr()), kBytes);
+    bare = std::make_unique<BareServer>(
+        default_rpc_threads(), static_cast<uint8_t*>(tensor.data_ptr()), kBytes, bare_tls(certs));
   }
   std::printf("%s\n", (ours ? ours->address() : bare->address()).c_str());
   std::fflush(stdout);
@@ -91,18 +106,28 @@ struct Case {
   std::function<void()> bare;
 };
 
-int measure(const std::string& ours_address, const std::string& bare_address, int rounds,
-            double scale, const std::vector<std::string>& chosen) {
-  Channel ours({.address = ours_address});
+struct Servers {
+  std::string ours, bare, ours_tls, bare_tls, certs;
+};
+
+int measure(const Servers& servers, int rounds, double scale,
+            const std::vector<std::string>& chosen) {
+  Channel ours({.address = servers.ours});
+  Channel ours_tls(
+      {.address = servers.ours_tls,
+       .task = "/job:ps/task:0",
+       .credentials = value_or_throw(Credentials::from_folder(servers.certs, std::nullopt))});
+  throw_if_error(ours_tls.hello(after(std::chrono::seconds(10))).status());
+  BareClient bare_secure(servers.bare_tls, bare_tls(servers.certs));
   throw_if_error(ours.hello(after(std::chrono::seconds(10))).status());
-  BareClient bare(bare_address);
+  BareClient bare(servers.bare);
   const std::string kib(1024, 'x');
   const int calls = static_cast<int>(500 * scale);
   const int many = static_cast<int>(4000 * scale);
   const int fetches = std::max(1, static_cast<int>(2 * scale));
 
-  const auto fetch = [&] {
-    const Response response = ours.call(kFetch, {}, {.large_response = true});
+  const auto fetch = [&](Channel& channel) {
+    const Response response = channel.call(kFetch, {}, {.large_response = true});
     throw_if_error(response.status());
     if (response->tensors.at(0).nbytes() != kBytes) std::abort();
   };
@@ -127,17 +152,27 @@ int measure(const std::string& ours_address, const std::string& bare_address, in
       {"fetch_64MiB",
        {"GB/s", gigabytes,
         [&] {
-          for (int i = 0; i < fetches; ++i) fetch();
+          for (int i = 0; i < fetches; ++i) fetch(ours);
         },
         [&] {
           for (int i = 0; i < fetches; ++i) bare_fetch(warm);
+        }}},
+      {"fetch_64MiB_tls",
+       {"GB/s", gigabytes,
+        [&] {
+          for (int i = 0; i < fetches; ++i) fetch(ours_tls);
+        },
+        [&] {
+          for (int i = 0; i < fetches; ++i) {
+            bare_secure.fetch(static_cast<uint8_t*>(warm.data_ptr()), kBytes);
+          }
         }}},
       {"fetch_64MiB_fresh",
        {"GB/s", gigabytes,
         [&] {
           for (int i = 0; i < fetches; ++i) {
             BufferPool::shared().release_idle();
-            fetch();
+            fetch(ours);
           }
           BufferPool::shared().release_idle();
         },
@@ -181,12 +216,20 @@ int measure(const std::string& ours_address, const std::string& bare_address, in
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  if (arguments.size() == 2 && arguments[0] == "--serve")
-    return trireme::bench::serve(arguments[1]);
-  if (arguments.size() < 4) {
+  if (arguments.size() >= 2 && arguments[0] == "--serve") {
+    return trireme::bench::serve(arguments[1], arguments.size() > 2 ? arguments[2] : "");
+  }
+  if (arguments.size() == 2 && arguments[0] == "--certs") {
+    trireme::throw_if_error(
+        trireme::write_certificates(arguments[1], trireme::ClusterSpec{{"ps", {"127.0.0.1:1"}}})
+            .status());
+    return 0;
+  }
+  if (arguments.size() < 7) {
     std::fprintf(stderr, "run bench/compare transport\n");
     return 2;
   }
-  return trireme::bench::measure(arguments[0], arguments[1], std::stoi(arguments[2]),
-                                 std::stod(arguments[3]), {arguments.begin() + 4, arguments.end()});
+  return trireme::bench::measure(
+      {arguments[0], arguments[1], arguments[2], arguments[3], arguments[4]},
+      std::stoi(arguments[5]), std::stod(arguments[6]), {arguments.begin() + 7, arguments.end()});
 }

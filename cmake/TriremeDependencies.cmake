@@ -64,8 +64,14 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(trireme_flags INTERFACE -Werror=thread-safety -Wthread-safety)
 endif()
 if(TRIREME_SANITIZER STREQUAL "address")
-  target_compile_options(trireme_flags INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer -O1)
-  target_link_options(trireme_flags INTERFACE -fsanitize=address,undefined)
+  # clang's, so that one build has the sanitizers, the analysis of locks and what libFuzzer needs to see.
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "TRIREME_SANITIZER=address needs clang, as `cmake --preset asan` sets it.")
+  endif()
+  # Without vptr and function, which need type information that LibTorch hides.
+  target_compile_options(trireme_flags INTERFACE -fsanitize=address,undefined,fuzzer-no-link
+                         -fno-sanitize=vptr,function -fno-sanitize-recover=all -fno-omit-frame-pointer -O1)
+  target_link_options(trireme_flags INTERFACE -fsanitize=address,undefined -fno-sanitize=vptr,function)
 elseif(TRIREME_SANITIZER STREQUAL "thread")
   # Hidden, so that gRPC's library does not take our instrumented copies of abseil's inline
   # functions for its own: its uses of them would be reported, without the locks around them.

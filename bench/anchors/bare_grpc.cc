@@ -121,6 +121,21 @@ struct StreamCall final : Event {
   }
 };
 
+std::shared_ptr<grpc::ServerCredentials> server_credentials(const BareTls& tls) {
+  if (tls.key.empty()) return grpc::InsecureServerCredentials();
+  grpc::SslServerCredentialsOptions options(
+      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = tls.authority;
+  options.pem_key_cert_pairs.push_back({tls.key, tls.certificate});
+  return grpc::SslServerCredentials(options);
+}
+
+std::shared_ptr<grpc::Channel> make_channel(const std::string& address, const BareTls& tls) {
+  if (tls.key.empty()) return grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+  return grpc::CreateChannel(address,
+                             grpc::SslCredentials({tls.authority, tls.key, tls.certificate}));
+}
+
 void fail(const char* what) {
   std::fprintf(stderr, "bare gRPC: %s failed\n", what);
   std::abort();
@@ -130,10 +145,10 @@ void fail(const char* what) {
 
 class BareServer::Impl {
  public:
-  Impl(int threads, const uint8_t* data, size_t bytes) {
+  Impl(int threads, const uint8_t* data, size_t bytes, const BareTls& tls) {
     grpc::ServerBuilder builder;
     int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.AddListeningPort("127.0.0.1:0", server_credentials(tls), &port);
     builder.RegisterService(&service_);
     for (int i = 0; i < threads; ++i) queues_.push_back(builder.AddCompletionQueue());
     server_ = builder.BuildAndStart();
@@ -158,8 +173,8 @@ class BareServer::Impl {
   std::vector<std::thread> threads_;
 };
 
-BareServer::BareServer(int threads, const uint8_t* data, size_t bytes)
-    : impl_(std::make_unique<Impl>(threads, data, bytes)) {}
+BareServer::BareServer(int threads, const uint8_t* data, size_t bytes, const BareTls& tls)
+    : impl_(std::make_unique<Impl>(threads, data, bytes, tls)) {}
 BareServer::~BareServer() = default;
 const std::string& BareServer::address() const {
   return impl_->address_;
@@ -167,8 +182,8 @@ const std::string& BareServer::address() const {
 
 class BareClient::Impl {
  public:
-  explicit Impl(const std::string& address)
-      : channel_(grpc::CreateChannel(address, grpc::InsecureChannelCredentials())),
+  Impl(const std::string& address, const BareTls& tls)
+      : channel_(make_channel(address, tls)),
         stub_(channel_),
         method_(kUnary, grpc::internal::RpcMethod::NORMAL_RPC, channel_) {}
 
@@ -275,7 +290,8 @@ class BareClient::Impl {
   int under_way_ = 0;
 };
 
-BareClient::BareClient(const std::string& address) : impl_(std::make_unique<Impl>(address)) {}
+BareClient::BareClient(const std::string& address, const BareTls& tls)
+    : impl_(std::make_unique<Impl>(address, tls)) {}
 BareClient::~BareClient() = default;
 void BareClient::call(const std::string& request) {
   impl_->call(request);

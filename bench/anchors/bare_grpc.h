@@ -11,11 +11,17 @@
 // stream of 1 MiB slices for large data.
 namespace trireme::bench {
 
+// PEM texts of a peer and of whom it trusts; empty: no TLS. With them both sides use TLS and ask
+// for the other's certificate, by gRPC's own SslCredentials.
+struct BareTls {
+  std::string authority, certificate, key;
+};
+
 class BareServer {
  public:
   // Answers unary calls with the bytes it was sent, and each message on the stream with `bytes`
   // bytes of `data` in slices that refer to it.
-  BareServer(int threads, const uint8_t* data, size_t bytes);
+  BareServer(int threads, const uint8_t* data, size_t bytes, const BareTls& tls = {});
   ~BareServer();
   const std::string& address() const;
 
@@ -26,7 +32,7 @@ class BareServer {
 
 class BareClient {
  public:
-  explicit BareClient(const std::string& address);
+  explicit BareClient(const std::string& address, const BareTls& tls = {});
   ~BareClient();
 
   // One blocking call, as a generated stub makes it.

@@ -25,6 +25,34 @@ using testing::Not;
 
 const TaskId kWorker = {"worker", 0};
 
+// A request as bytes, sent by whoever has credentials: what a Channel never does twice.
+absl::StatusOr<Prefix> send_end_job(const std::string& address,
+                                    std::shared_ptr<grpc::ChannelCredentials> credentials,
+                                    const Prefix& prefix) {
+  grpc::GenericStub stub(grpc::CreateChannel(address, std::move(credentials)));
+  auto writer = value_or_throw(MessageWriter::make(prefix, {}));
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + seconds(10));
+  grpc::CompletionQueue queue;
+  auto call = stub.PrepareUnaryCall(
+      &context, "/trireme.Server/EndJob",
+      internal::to_byte_buffer(writer.next_frame(writer.bytes_left())), &queue);
+  call->StartCall();
+  call->Finish(&response, &status, nullptr);
+  void* tag;
+  bool ok;
+  queue.Next(&tag, &ok);
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
+  if (!status.ok()) return internal::from_grpc(status);
+  MessageReader reader({});
+  TRIREME_RETURN_IF_ERROR(internal::read_frame(response, reader));
+  return reader.prefix();
+}
+
 class SecurityTest : public testing::Test {
  protected:
   absl::Status end_job_as(const Credentials& credentials) {
@@ -80,6 +108,12 @@ TEST_F(SecurityTest, OnlyCertificatesOfTheClusterGetIn) {
 
   EXPECT_EQ(error_code(describe_as(Credentials::insecure())), ErrorCode::kTaskUnreachable);
   expect_logged("a TLS connection was refused");
+  // TLS, but no certificate to show.
+  EXPECT_TRUE(
+      absl::IsUnavailable(send_end_job(cluster_.spec().address(kWorker),
+                                       grpc::SslCredentials({folder_.read("ca.pem"), "", ""}), {})
+                              .status()));
+  expect_logged("peer did not return a certificate");
   const auto another = value_or_throw(CertificateAuthority::make());
   EXPECT_EQ(error_code(describe_as(issue("trireme://chief/0", another))),
             ErrorCode::kTaskUnreachable);
@@ -102,37 +136,10 @@ TEST_F(SecurityTest, AMethodIsForItsRolesOnly) {
   EXPECT_TRUE(end_job_as(issue("trireme://chief/0")).ok());
 }
 
-// A request as bytes, sent by whoever has credentials: what a Channel never does twice.
-absl::StatusOr<Prefix> send_end_job(const std::string& address, const Credentials& credentials,
-                                    const Prefix& prefix) {
-  grpc::GenericStub stub(
-      grpc::CreateChannel(address, credentials.for_channel(kWorker.to_string())));
-  auto writer = value_or_throw(MessageWriter::make(prefix, {}));
-  grpc::ByteBuffer response;
-  grpc::Status status;
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + seconds(10));
-  grpc::CompletionQueue queue;
-  auto call = stub.PrepareUnaryCall(
-      &context, "/trireme.Server/EndJob",
-      internal::to_byte_buffer(writer.next_frame(writer.bytes_left())), &queue);
-  call->StartCall();
-  call->Finish(&response, &status, nullptr);
-  void* tag;
-  bool ok;
-  queue.Next(&tag, &ok);
-  queue.Shutdown();
-  while (queue.Next(&tag, &ok)) {
-  }
-  if (!status.ok()) return internal::from_grpc(status);
-  MessageReader reader({});
-  TRIREME_RETURN_IF_ERROR(internal::read_frame(response, reader));
-  return reader.prefix();
-}
-
 TEST_F(SecurityTest, ARequestIsDoneOnceAndCannotBeReplayedByOthers) {
   const std::string address = cluster_.spec().address(kWorker);
-  const Credentials chief = issue("trireme://chief/0");
+  const auto chief = issue("trireme://chief/0").for_channel(kWorker.to_string());
+  const auto mallory = issue("trireme://client/mallory").for_channel(kWorker.to_string());
   const Prefix request = {.request_id = 41,
                           .sender = 0xabc,
                           .receiver = cluster_.describe(kWorker).incarnation,
@@ -147,8 +154,7 @@ TEST_F(SecurityTest, ARequestIsDoneOnceAndCannotBeReplayedByOthers) {
   // The same peer gets the first answer again, and nothing is done.
   EXPECT_EQ(value_or_throw(send_end_job(address, chief, request)).request_id, 41u);
   // Another peer that has the bytes gets nothing.
-  const absl::Status stolen =
-      send_end_job(address, issue("trireme://client/mallory"), request).status();
+  const absl::Status stolen = send_end_job(address, mallory, request).status();
   EXPECT_EQ(error_code(stolen), ErrorCode::kPermissionDenied);
   expect_logged("which is /job:chief/task:0, was sent by client mallory");
   expect_logged("the job has ended");
@@ -181,66 +187,31 @@ TEST_F(SecurityTest, RenewalNeedsNoRestart) {
   EXPECT_EQ(cluster_.describe(kWorker).incarnation, before);
 }
 
-TEST(Loopback, IsAllThatAServerListensOnByDefault) {
-  ProcessCluster cluster({{.workers = 1, .ps = 1}});
-  const CompletedProcess listening =
-      value_or_throw(run_process({.argv = {"ss", "-ltnpH"}}, after(seconds(20))));
-  int seen = 0;
-  std::istringstream lines(listening.stdout_text);
-  for (std::string line; std::getline(lines, line);) {
-    for (const TaskId& task : cluster.spec().all_tasks()) {
-      if (line.find("pid=" + std::to_string(cluster.pid(task)) + ",") == std::string::npos)
-        continue;
-      ++seen;
-      const std::string address = cluster.spec().address(task);
-      const std::string port = address.substr(address.rfind(':'));
-      // gRPC's sockets are of IPv6 where there is any.
-      EXPECT_THAT(line, testing::AnyOf(HasSubstr(" 127.0.0.1" + port + " "),
-                                       HasSubstr(" [::ffff:127.0.0.1]" + port + " ")));
+// What docs/security.md tells those who have an authority of their own.
+TEST(Certs, OfAnyAuthorityWillDo) {
+  const TemporaryFolder folder;
+  folder.write("make", R"(set -e
+    openssl req -x509 -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout authority.key \
+      -subj "/CN=our own authority" -days 3650 -out ca.pem 2>/dev/null
+    make() { # FOLDER URI
+      mkdir $1
+      openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout $1/key.pem -subj /CN=$1 \
+        -out $1/request.pem 2>/dev/null
+      openssl x509 -req -in $1/request.pem -CA ca.pem -CAkey authority.key -days 365 -out $1/certificate.pem \
+        -extfile <(echo "
+        subjectAltName=URI:$2
+        keyUsage=critical,digitalSignature
+        extendedKeyUsage=serverAuth,clientAuth") 2>/dev/null
+      cp ca.pem $1
     }
-  }
-  EXPECT_EQ(seen, 2) << "one port for each task:\n" << listening.stdout_text;
-}
-
-TEST(Loopback, AWiderBindIsRefusedUnlessInsecureAndThenWarned) {
-  const auto serve = [](std::vector<std::string> flags) {
-    std::vector<std::string> command = {trireme_binary(), "server", "--bind", "0.0.0.0"};
-    command.insert(command.end(), flags.begin(), flags.end());
-    const PortReservation port = value_or_throw(PortReservation::make());
-    Mutex mutex;
-    CondVar changed;
-    std::string text;
-    bool ended = false;
-    auto process = value_or_throw(Subprocess::start(
-        {.argv = command,
-         .environment = {{"TF_CONFIG", "{\"cluster\": {\"ps\": [\"" + port.address() +
-                                           "\"]}, \"task\": {\"type\": \"ps\", \"index\": 0}}"}},
-         .on_stderr =
-             [&](const std::string& line) {
-               MutexLock lock(mutex);
-               text += line + "\n";
-               changed.notify_all();
-             },
-         .null_stdin = true,
-         .on_exit =
-             [&](const ExitStatus&) {
-               MutexLock lock(mutex);
-               ended = true;
-               changed.notify_all();
-             }}));
-    {
-      MutexLock lock(mutex);
-      const Time limit = after(seconds(30));
-      while (!ended && text.find(" serves at ") == std::string::npos) {
-        if (!changed.wait_until(mutex, limit)) break;
-      }
-    }
-    process->send_signal(SIGTERM);
-    process->wait(after(seconds(30)));
-    return text;
-  };
-  EXPECT_THAT(serve({}), HasSubstr("refused to listen on 0.0.0.0:"));
-  EXPECT_THAT(serve({"--insecure"}), HasSubstr("whoever reaches this port commands the server"));
+    make worker-0 trireme://worker/0
+    make worker-1 trireme://worker/1
+    make client trireme://client/me)");
+  const CompletedProcess made = value_or_throw(
+      run_process({.argv = {"bash", "make"}, .directory = folder.path()}, after(seconds(60))));
+  ASSERT_TRUE(made.status.ok()) << made.stderr_text;
+  ProcessCluster cluster({{.workers = 2, .ps = 0}, {}, folder.path()});
+  EXPECT_NE(cluster.describe(kWorker).incarnation, 0u);
 }
 
 TEST(Certs, InitMakesWhatServersUse) {

@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <thread>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/executor.h"
+#include "trireme/base/file_limit.h"
 #include "trireme/base/gate.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
@@ -136,6 +138,18 @@ TEST(RateLimit, AdmitsAFewAndThenTellsHowManyItDidNot) {
   clock.time += seconds(10);
   EXPECT_EQ(limit.admit(), 2);
   EXPECT_EQ(limit.admit(), 0);
+}
+
+TEST(FileLimit, IsRaisedToWhatTheSystemPermits) {
+  rlimit before = {};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit low = {64, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &low);
+  EXPECT_EQ(raise_file_limit(), before.rlim_max);
+  rlimit after = {};
+  getrlimit(RLIMIT_NOFILE, &after);
+  EXPECT_EQ(after.rlim_cur, before.rlim_max);
+  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 }  // namespace

@@ -173,6 +173,12 @@ TEST(WrongSpec, IndexThatNoClusterHas) {
             "cluster spec: job 'worker': task index 65536 is not from 0 to 65535");
 }
 
+TEST(WrongSpec, TooLargeOrTooDeep) {
+  EXPECT_EQ(problem(R"({"ps": 4e615})"), "cluster spec: a number in it is too large");
+  EXPECT_EQ(problem("{\"ps\": " + std::string(100000, '[') + std::string(100000, ']') + "}"),
+            "cluster spec: nested deeper than 32");
+}
+
 TEST(WrongSpec, GivenTwice) {
   EXPECT_EQ(error_of([] {
               ClusterSpec{{"ps", {"a:1"}}, {"ps", {"b:1"}}};

@@ -8,11 +8,18 @@
 #include "trireme/cluster/text.h"
 
 namespace trireme::internal {
+namespace {
+
+// What follows from a spec is nested by three; deeper text would take stack for nothing.
+constexpr int kMostDepth = 32;
+
+}  // namespace
 
 nlohmann::json parse_json(const std::string& text, const std::string& what) {
   using nlohmann::json;
   std::vector<std::set<std::string>> keys;  // of the objects that are open
-  const auto check_keys = [&](int, json::parse_event_t event, json& value) {
+  const auto check = [&](int depth, json::parse_event_t event, json& value) {
+    if (depth > kMostDepth) refuse(absl::StrCat(what, ": nested deeper than ", kMostDepth));
     if (event == json::parse_event_t::object_start) keys.emplace_back();
     if (event == json::parse_event_t::object_end) keys.pop_back();
     if (event == json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
@@ -21,13 +28,15 @@ nlohmann::json parse_json(const std::string& text, const std::string& what) {
     return true;
   };
   try {
-    return json::parse(text, check_keys);
+    return json::parse(text, check);
   } catch (const json::parse_error& error) {
     // The parser counts bytes from 1, and stops at the one that it cannot take.
     const std::string before = text.substr(0, std::max<size_t>(error.byte, 1) - 1);
     const auto line = 1 + std::count(before.begin(), before.end(), '\n');
     const size_t column = before.size() - (before.rfind('\n') + 1) + 1;
     refuse(absl::StrCat(what, " is not valid JSON at line ", line, ", column ", column));
+  } catch (const json::out_of_range&) {
+    refuse(absl::StrCat(what, ": a number in it is too large"));
   }
 }
 

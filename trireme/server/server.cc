@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "trireme/base/file_limit.h"
 #include "trireme/base/logging.h"
 #include "trireme/base/signals.h"
 #include "trireme/base/status.h"
@@ -53,6 +54,7 @@ class Server::Impl {
       throw Error(ErrorCode::kInvalidArgument,
                   absl::StrCat("threads is ", options.threads, "; it may be 0 or more"));
     }
+    raise_file_limit();
     if (options.threads > 0) at::set_num_threads(options.threads);
     server_ = value_or_throw(TaskServer::start(to_task_options(cluster, options)));
     if (options.insecure) {

@@ -17,6 +17,8 @@ namespace {
 
 // A server drains for up to ten seconds.
 constexpr auto kStopLimit = std::chrono::seconds(20);
+// On hosts of their own every port is free.
+constexpr char kPort[] = ":2222";
 
 }  // namespace
 
@@ -25,13 +27,25 @@ std::string trireme_binary() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "trireme";
 }
 
-ProcessCluster::ProcessCluster(const ProcessClusterOptions& options) : flags_(options.flags) {
+ProcessCluster::ProcessCluster(const ProcessClusterOptions& options)
+    : network_(options.network), flags_(options.flags), environment_(options.environment) {
   spec_ = ClusterSpec(std::map<std::string, TaskAddresses>{{"worker", reserve(options.workers)},
                                                            {"ps", reserve(options.ps)}});
   if (!options.certs.empty()) {
-    throw_if_error(write_certificates(options.certs, spec_).status());
+    if (!std::filesystem::exists(std::filesystem::path(options.certs) / kAuthorityFile)) {
+      throw_if_error(write_certificates(options.certs, spec_).status());
+    }
     credentials_ = value_or_throw(Credentials::from_folder(options.certs, std::nullopt));
     flags_.insert(flags_.end(), {"--certs", options.certs});
+  }
+  if (options.proxies) {
+    flags_.insert(flags_.end(), {"--bind", "127.0.0.1"});
+    for (const TaskId& task : spec_.all_tasks()) {
+      network_->in_host(host(task), [&] {
+        proxies_[task] =
+            std::make_unique<TcpProxy>(absl::StrCat("127.0.0.1", kPort), 0, spec_.address(task));
+      });
+    }
   }
   if (!options.start) return;
   for (const TaskId& task : spec_.all_tasks()) start(task);
@@ -62,6 +76,10 @@ ProcessCluster::~ProcessCluster() {
 std::vector<std::string> ProcessCluster::reserve(int count) {
   std::vector<std::string> addresses;
   for (int i = 0; i < count; ++i) {
+    if (network_ != nullptr) {
+      addresses.push_back(network_->add_host() + kPort);
+      continue;
+    }
     ports_.push_back(value_or_throw(PortReservation::make()));
     addresses.push_back(ports_.back().address());
   }
@@ -82,13 +100,15 @@ void ProcessCluster::start(const TaskId& task) {
   };
   std::vector<std::string> command = {trireme_binary(), "server"};
   command.insert(command.end(), flags_.begin(), flags_.end());
-  processes_[task] =
-      value_or_throw(Subprocess::start({.argv = std::move(command),
-                                        .environment = {{"TF_CONFIG", tf_config(task)}},
-                                        .on_stdout = keep,
-                                        .on_stderr = keep,
-                                        .null_stdin = true,
-                                        .own_group = true}));
+  if (network_ != nullptr) command = network_->on_host(host(task), std::move(command));
+  std::map<std::string, std::string> environment = environment_[task];
+  environment["TF_CONFIG"] = tf_config(task);
+  processes_[task] = value_or_throw(Subprocess::start({.argv = std::move(command),
+                                                       .environment = std::move(environment),
+                                                       .on_stdout = keep,
+                                                       .on_stderr = keep,
+                                                       .null_stdin = true,
+                                                       .own_group = true}));
 }
 
 void ProcessCluster::kill(const TaskId& task) {
@@ -128,6 +148,11 @@ void ProcessCluster::thaw(const TaskId& task) {
 std::vector<std::string> ProcessCluster::logs(const TaskId& task) {
   MutexLock lock(mutex_);
   return logs_[task];
+}
+
+std::string ProcessCluster::host(const TaskId& task) const {
+  const std::string address = spec_.address(task);
+  return address.substr(0, address.rfind(':'));
 }
 
 pid_t ProcessCluster::pid(const TaskId& task) const {

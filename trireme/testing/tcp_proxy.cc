@@ -25,11 +25,14 @@ constexpr auto kLongestPoll = std::chrono::milliseconds(100);
   throw Error(ErrorCode::kInternal, absl::StrCat("TcpProxy: ", what, ": ", strerror(errno)));
 }
 
-sockaddr_in loopback(int port) {
+sockaddr_in parse(const std::string& text) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const size_t colon = text.rfind(':');
+  address.sin_port = htons(std::stoi(text.substr(colon + 1)));
+  if (inet_pton(AF_INET, text.substr(0, colon).c_str(), &address.sin_addr) != 1) {
+    throw Error(ErrorCode::kInvalidArgument, absl::StrCat("TcpProxy: no address: ", text));
+  }
   return address;
 }
 
@@ -48,17 +51,17 @@ void reset(int socket) {
 
 }  // namespace
 
-TcpProxy::TcpProxy(const std::string& target, uint64_t seed)
-    : target_port_(std::stoi(target.substr(target.rfind(':') + 1))), random_(seed) {
+TcpProxy::TcpProxy(const std::string& target, uint64_t seed, const std::string& listen_at)
+    : target_(target), random_(seed) {
   listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  sockaddr_in address = loopback(0);
+  sockaddr_in address = parse(listen_at);
   socklen_t size = sizeof(address);
   if (listener_ < 0 || bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
       listen(listener_, 1024) != 0 ||
       getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     fail("cannot listen");
   }
-  address_ = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  address_ = absl::StrCat(listen_at.substr(0, listen_at.rfind(':') + 1), ntohs(address.sin_port));
   int ends[2];
   if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) fail("cannot make a pipe");
   wake_read_ = ends[0];
@@ -163,7 +166,7 @@ void TcpProxy::accept_one() {
   const int client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
   if (client < 0) return;
   const int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const sockaddr_in address = loopback(target_port_);
+  const sockaddr_in address = parse(target_);
   // Loopback: it is refused or made at once.
   if (connect(server, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     close(server);

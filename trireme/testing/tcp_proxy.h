@@ -21,11 +21,13 @@ enum class Direction { kToServer, kToClient };
 // thread; passes bytes on a thread of its own.
 class TcpProxy {
  public:
-  // The target is a loopback address, "127.0.0.1:PORT". Throws Error.
-  explicit TcpProxy(const std::string& target, uint64_t seed = 0);
+  // The target is a loopback address, "127.0.0.1:PORT"; so is where it listens unless told. Throws
+  // Error.
+  explicit TcpProxy(const std::string& target, uint64_t seed = 0,
+                    const std::string& listen = "127.0.0.1:0");
   ~TcpProxy();
 
-  // "127.0.0.1:PORT", where clients connect.
+  // "HOST:PORT", where clients connect.
   const std::string& address() const { return address_; }
 
   // Each piece of bytes arrives that much later, up to the second.
@@ -66,7 +68,7 @@ class TcpProxy {
   void wake();
 
   std::string address_;
-  int target_port_ = 0;
+  std::string target_;
   int listener_ = -1;
   int wake_read_ = -1, wake_write_ = -1;
   std::map<uint64_t, Connection> open_;  // of the thread
