@@ -76,11 +76,15 @@ class GraphService final : public Service {
 
   std::vector<Method> methods() override {
     return {
-        method<OpenSessionRequest>(kOpenSession, kClients, &GraphService::open_session),
-        method<CloseSessionRequest>(kCloseSession, kClients, &GraphService::close_session),
-        method<RegisterGraphRequest>(kRegisterGraph, kClients, &GraphService::register_graph),
-        method<CreateVariablesRequest>(kCreateVariables, kClients, &GraphService::create_variables),
-        method<RunStepRequest>(kRunStep, kClients, &GraphService::run_step, Repeats::kAnsweredOnce),
+        method<OpenSessionRequest>(internal::kOpenSession, kClients, &GraphService::open_session),
+        method<CloseSessionRequest>(internal::kCloseSession, kClients,
+                                    &GraphService::close_session),
+        method<RegisterGraphRequest>(internal::kRegisterGraph, kClients,
+                                     &GraphService::register_graph),
+        method<InitializeVariablesRequest>(internal::kInitializeVariables, kClients,
+                                           &GraphService::create_variables),
+        method<RunStepRequest>(internal::kRunStep, kClients, &GraphService::run_step,
+                               Repeats::kAnsweredOnce),
         method<RegisterPartRequest>(internal::kRegisterPart, kTasks, &GraphService::register_part),
         method<DropPartsRequest>(internal::kDropParts, kTasks, &GraphService::drop_parts),
         method<RunPartRequest>(internal::kRunPart, kTasks, &GraphService::run_part,
@@ -149,13 +153,13 @@ class GraphService final : public Service {
     });
   }
 
-  void create_variables(const CreateVariablesRequest& request, ServerCall call) {
+  void create_variables(const InitializeVariablesRequest& request, ServerCall call) {
     answer_later(std::move(call), [this, request](ServerCall& call) -> absl::StatusOr<Message> {
       TRIREME_RETURN_IF_ERROR(
           master_->create_variables(request.session(), request.graph(),
                                     {request.variables().begin(), request.variables().end()},
                                     call.request().tensors, call.deadline()));
-      return make_message(CreateVariablesResponse());
+      return make_message(InitializeVariablesResponse());
     });
   }
 

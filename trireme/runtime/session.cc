@@ -79,7 +79,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     CloseSessionRequest request;
     request.set_session(id_);
     // Nobody waits: if it is lost, the lease ends the session.
-    channel_.call(kCloseSession, make_message(request),
+    channel_.call(internal::kCloseSession, make_message(request),
                   {.deadline = after(std::chrono::seconds(5))}, [](const Response&) {});
   }
 
@@ -132,7 +132,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
            std::function<void(absl::StatusOr<std::vector<at::Tensor>>)> done) {
     const Time deadline = step_deadline(options);
     const auto known = known_graph(*step, deadline);
-    channel_.call(kRunStep, request_of(*step, *known), call_options(deadline, options),
+    channel_.call(internal::kRunStep, request_of(*step, *known), call_options(deadline, options),
                   [self = shared_from_this(), done = std::move(done)](Response response) {
                     done(self->result_of(std::move(response)));
                   });
@@ -142,8 +142,8 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
                                                   const SessionStepOptions& options) {
     const Time deadline = step_deadline(options);
     const auto known = known_graph(step, deadline);
-    return result_of(
-        channel_.call(kRunStep, request_of(step, *known), call_options(deadline, options)));
+    return result_of(channel_.call(internal::kRunStep, request_of(step, *known),
+                                   call_options(deadline, options)));
   }
 
   Graph placed_graph(const FunctionStep& step) {
@@ -240,7 +240,8 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     request.set_lease_ms(options_.lease.count());
     request.set_strict_placement(options_.strict_placement);
     return channel_
-        .call(kOpenSession, make_message(request), {.deadline = deadline, .retry = step_retry()})
+        .call(internal::kOpenSession, make_message(request),
+              {.deadline = deadline, .retry = step_retry()})
         .status();
   }
 
@@ -266,7 +267,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     request.set_graph(number);
     *request.mutable_def() = step.plan->graph->def;
     const Response response = channel_.call(
-        kRegisterGraph, make_message(request, internal::constant_rows(*step.plan->graph)),
+        internal::kRegisterGraph, make_message(request, internal::constant_rows(*step.plan->graph)),
         {.deadline = deadline, .large_response = true, .retry = step_retry()});
     if (!response.ok()) return on_error(response.status());
     TRIREME_ASSIGN_OR_RETURN(auto answer, parse_body<RegisterGraphResponse>(*response));
@@ -281,7 +282,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
 
   absl::Status make_variables(const FunctionStep& step, Known& known, Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(registering_) {
-    CreateVariablesRequest request;
+    InitializeVariablesRequest request;
     request.set_session(id_);
     request.set_graph(known.graph);
     std::vector<at::Tensor> initial;
@@ -310,7 +311,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     if (initial.empty()) return absl::OkStatus();
     if (!options_.initializes) return wait_for_variables(step, known, deadline);
     const Response response =
-        channel_.call(kCreateVariables, make_message(request, std::move(initial)),
+        channel_.call(internal::kInitializeVariables, make_message(request, std::move(initial)),
                       {.deadline = deadline, .retry = step_retry()});
     if (!response.ok()) return on_error(response.status());
     MutexLock lock(mutex_);
@@ -356,7 +357,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
       request.set_container(self->options_.container);
       request.set_lease_ms(self->options_.lease.count());
       request.set_strict_placement(self->options_.strict_placement);
-      self->channel_.call(kOpenSession, make_message(request),
+      self->channel_.call(internal::kOpenSession, make_message(request),
                           {.deadline = after(self->options_.lease / 4)},
                           [](const Response&) {});  // steps tell if it is lost
       self->renew();
