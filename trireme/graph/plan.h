@@ -35,10 +35,13 @@ struct NodePlan {
   std::vector<int> aliased;          // arguments that run on an alias (Node.reshapes)
   bool random = false;
   bool has_generator = false;
+  bool writes = false;  // to an argument
 };
 
+class BranchTuner;
+
 // A graph that has been checked against the operators' schemas, ready to run. Immutable, so that
-// many runs may share it.
+// many runs may share it; `branches` learns from them how to run it.
 struct Plan {
   std::shared_ptr<const GraphData> graph;
   std::vector<NodePlan> nodes;
@@ -48,6 +51,7 @@ struct Plan {
   std::vector<bool> constant_written;  // such a constant is copied for each run
   std::vector<bool> variable_written;
   std::vector<bool> output_copied;  // shares memory with a constant, a variable or an input
+  std::shared_ptr<BranchTuner> branches;
 };
 
 // Checks everything that a file or a peer may have got wrong: operators, argument types, order,

@@ -6,12 +6,14 @@
 #include <ATen/ops/isnan.h>
 #include <c10/core/GradMode.h>
 
+#include <atomic>
 #include <limits>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "trireme/base/status.h"
+#include "trireme/graph/branch_tuner.h"
 #include "trireme/graph/operators.h"
 #include "trireme/graph/random.h"
 
@@ -19,6 +21,11 @@ namespace trireme::internal {
 namespace {
 
 using Kind = ArgumentPlan::Kind;
+using Clock = OperatorTrace::Clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 class Run {
  public:
@@ -53,22 +60,17 @@ class Run {
   }
 
   absl::Status execute() {
-    for (size_t i = 0; i < plan_.nodes.size(); ++i) {
-      if (options_.stop.stop_requested()) {
-        return make_status(ErrorCode::kCancelled,
-                           absl::StrCat("cancelled before ", describe_node(plan_, i)), origin());
-      }
-      try {
-        observed_ ? execute_observed(i) : execute_node(plan_.nodes[i]);
-      } catch (const Error& error) {
-        return make_status(error.code(), error.message(), origin());
-      } catch (const c10::Error& error) {
-        return failed(i, error.what_without_backtrace());
-      } catch (const std::exception& error) {
-        return failed(i, error.what());
-      }
+    if (options_.schedule != nullptr) return execute_in_branches(*options_.schedule);
+    if (observed_) return execute_in_order();
+    const BranchTuner::Attempt attempt = plan_.branches->next();
+    if (attempt.time_operators) operator_seconds_.resize(plan_.nodes.size());
+    const auto begin = Clock::now();
+    const absl::Status status =
+        attempt.schedule ? execute_in_branches(*attempt.schedule) : execute_in_order();
+    if (attempt.measured && status.ok()) {
+      plan_.branches->report(plan_, attempt, seconds_since(begin), operator_seconds_);
     }
-    return absl::OkStatus();
+    return status;
   }
 
   std::vector<at::Tensor> outputs() {
@@ -85,42 +87,96 @@ class Run {
  private:
   Origin origin() const { return {"", absl::StrCat("graph '", plan_.graph->def.name(), "'")}; }
 
+  absl::Status execute_in_order() {
+    for (size_t i = 0; i < plan_.nodes.size(); ++i) {
+      TRIREME_RETURN_IF_ERROR(guarded(i, [&] {
+        const NodePlan& node = plan_.nodes[i];
+        if (observed_) return execute_observed(i);
+        if (operator_seconds_.empty()) return execute_node(node, stack_, true);
+        const auto begin = Clock::now();
+        execute_node(node, stack_, true);
+        operator_seconds_[i] = seconds_since(begin);
+      }));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status execute_in_branches(const BranchSchedule& schedule) {
+    std::vector<torch::jit::Stack> stacks(schedule.lanes.size());
+    std::vector<std::atomic<uint32_t>> released(schedule.released_by.size());
+    absl::Status status;
+    const bool ran = run_branches(
+        schedule,
+        [&](int lane, const BranchStep& step) {
+          return guarded(step.node, [&] {
+            execute_node(plan_.nodes[step.node], stacks[lane], false);
+            for (uint32_t value : step.frees) values_[value] = c10::IValue();
+            for (uint32_t value : step.releases) {
+              if (++released[value] == schedule.released_by[value]) values_[value] = c10::IValue();
+            }
+          });
+        },
+        &status);
+    return ran ? status : execute_in_order();
+  }
+
+  // Runs one operator, if the run was not cancelled before it.
+  template <typename F>
+  absl::Status guarded(size_t node, const F& run) const {
+    if (options_.stop.stop_requested()) {
+      return make_status(ErrorCode::kCancelled,
+                         absl::StrCat("cancelled before ", describe_node(plan_, node)), origin());
+    }
+    try {
+      run();
+    } catch (const Error& error) {
+      return make_status(error.code(), error.message(), origin());
+    } catch (const c10::Error& error) {
+      return failed(node, error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      return failed(node, error.what());
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status failed(size_t node, const std::string& why) const {
     return make_status(ErrorCode::kInternal,
                        absl::StrCat(describe_node(plan_, node), " failed: ", why), origin());
   }
 
-  void execute_node(const NodePlan& node) {
-    stack_.clear();
-    for (const ArgumentPlan& argument : node.arguments) push(argument);
-    for (int i : node.aliased) stack_[i] = at::alias(stack_[i].toTensor());
+  // In captured order, the last use of a value takes it out of the table.
+  void execute_node(const NodePlan& node, torch::jit::Stack& stack, bool in_order) {
+    for (const ArgumentPlan& argument : node.arguments) push(argument, stack, in_order);
+    for (int i : node.aliased) stack[i] = at::alias(stack[i].toTensor());
     if (node.random && !node.has_generator) {
       BorrowDefaultGenerator borrow(generator_);
-      node.op.callBoxed(stack_);
+      node.op.callBoxed(stack);
     } else {
-      node.op.callBoxed(stack_);
+      node.op.callBoxed(stack);
     }
-    take_results(node);
+    take_results(node, stack);
+    stack.clear();
+    if (!in_order) return;
     for (uint32_t value : node.free_after) values_[value] = c10::IValue();
   }
 
-  void push(const ArgumentPlan& argument) {
+  void push(const ArgumentPlan& argument, torch::jit::Stack& stack, bool in_order) {
     switch (argument.kind) {
       case Kind::kConstant:
-        stack_.push_back(argument.constant);
+        stack.push_back(argument.constant);
         return;
       case Kind::kValue:
-        if (argument.last_use) {
-          stack_.push_back(std::move(values_[argument.value]));
+        if (argument.last_use && in_order) {
+          stack.push_back(std::move(values_[argument.value]));
         } else {
-          stack_.push_back(values_[argument.value]);
+          stack.push_back(values_[argument.value]);
         }
         return;
       case Kind::kValues: {
         c10::List<at::Tensor> list;
         list.reserve(argument.values.size());
         for (int64_t value : argument.values) list.push_back(values_[value].toTensor());
-        stack_.push_back(std::move(list));
+        stack.push_back(std::move(list));
         return;
       }
       case Kind::kOptionalValues: {
@@ -130,22 +186,22 @@ class Run {
           list.push_back(value < 0 ? std::nullopt
                                    : std::optional<at::Tensor>(values_[value].toTensor()));
         }
-        stack_.push_back(std::move(list));
+        stack.push_back(std::move(list));
         return;
       }
       case Kind::kGenerator:
-        stack_.push_back(generator_);
+        stack.push_back(generator_);
         return;
     }
   }
 
-  void take_results(const NodePlan& node) {
+  void take_results(const NodePlan& node, torch::jit::Stack& stack) {
     for (size_t i = 0; i < node.results.size(); ++i) {
       const NodePlan::Result& result = node.results[i];
       if (result.value >= 0) {
-        values_[result.value] = std::move(stack_[i]);
+        values_[result.value] = std::move(stack[i]);
       } else if (!result.list.empty()) {
-        take_list(result, stack_[i].toTensorVector());
+        take_list(result, stack[i].toTensorVector());
       }
     }
   }
@@ -168,7 +224,7 @@ class Run {
       for (int i : writable_arguments(node.op)) collect(node.arguments[i], written);
     }
     const auto begin = OperatorTrace::Clock::now();
-    execute_node(node);
+    execute_node(node, stack_, true);
     if (options_.trace != nullptr) {
       options_.trace->add(node, index, begin, OperatorTrace::Clock::now());
     }
@@ -216,6 +272,7 @@ class Run {
   at::Generator generator_;
   std::vector<c10::IValue> values_;
   torch::jit::Stack stack_;
+  std::vector<double> operator_seconds_;  // filled when it has a place for each
 };
 
 }  // namespace
