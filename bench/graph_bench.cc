@@ -3,8 +3,8 @@
 //   graph_bench ROUNDS SECONDS [CASE...]
 //   graph_bench --save MODEL FILE             the graph of a step with Adam
 //
-// Cases: step_mlp step_mlp_512 step_conv step_transformer peak_conv peak_transformer load_10k
-// operator_overhead.
+// Cases: step_mlp step_mlp_512 step_conv step_transformer step_towers peak_conv peak_transformer
+// load_10k operator_overhead; branches_MODEL, where the anchor is the replay in captured order.
 //
 // Prints one JSON object per case and round. `ours` and `anchor` are speeds (more is better),
 // except for the peak_ cases, where they are bytes.
@@ -19,6 +19,7 @@
 
 #include "tests/integration/graph/models.h"
 #include "trireme/base/status.h"
+#include "trireme/graph/branch_tuner.h"
 #include "trireme/graph/function.h"
 #include "trireme/graph/graph_file.h"
 #include "trireme/graph/random.h"
@@ -64,6 +65,20 @@ struct Training {
   models::Batch batch;
 };
 
+// The graph's variables, in its order.
+std::vector<Tensor> variables_of(const Training& training, const internal::Plan& plan) {
+  std::map<std::string, Tensor> named;
+  for (const Variable& variable : training.variables) named[variable.name()] = variable.read();
+  for (const Variable& variable : training.optimizer.state()) {
+    named[variable.name()] = variable.read();
+  }
+  std::vector<Tensor> variables;
+  for (const auto& variable : plan.graph->def.variables()) {
+    variables.push_back(named.at(variable.name()).detach());
+  }
+  return variables;
+}
+
 template <typename F>
 double per_second(double seconds, const F& run) {
   const auto start = Clock::now();
@@ -75,22 +90,49 @@ double per_second(double seconds, const F& run) {
   return count / seconds_since(start);
 }
 
-void measure_step(const std::string& name, int rounds, double seconds) {
-  Training training(name.substr(5));
-  const auto ours = [&] { training.step(training.batch.x, training.batch.y); };
-  const auto eager = [&] { training.body(training.batch.x, training.batch.y); };
-  ours();
-  for (int i = 0; i < 3; ++i) ours(), eager();
+template <typename Ours, typename Anchor>
+void measure_in_turns(const std::string& name, int rounds, double seconds, const Ours& ours,
+                      const Anchor& anchor) {
   for (int i = 0; i < rounds; ++i) {
     // In short turns, so that a change of the machine's speed meets both.
     double fast = 0, slow = 0;
     constexpr int kTurns = 5;
     for (int turn = 0; turn < kTurns; ++turn) {
       fast += per_second(seconds / kTurns / 2, ours) / kTurns;
-      slow += per_second(seconds / kTurns / 2, eager) / kTurns;
+      slow += per_second(seconds / kTurns / 2, anchor) / kTurns;
     }
     print(name, fast, slow, "steps/s");
   }
+}
+
+constexpr int kWarmUp = 20;  // until replay has found out whether branches pay
+
+void measure_step(const std::string& name, int rounds, double seconds) {
+  Training training(name.substr(5));
+  const auto ours = [&] { training.step(training.batch.x, training.batch.y); };
+  const auto eager = [&] { training.body(training.batch.x, training.batch.y); };
+  for (int i = 0; i < kWarmUp; ++i) ours();
+  for (int i = 0; i < 3; ++i) eager();
+  measure_in_turns(name, rounds, seconds, ours, eager);
+}
+
+void measure_branches(const std::string& name, int rounds, double seconds) {
+  Training training(name.substr(9));
+  const auto plan = training.step.graph(training.batch.x, training.batch.y).plan();
+  const std::vector<Tensor> variables = variables_of(training, *plan);
+  const auto run = [&](const internal::BranchSchedule* schedule) {
+    internal::ReplayOptions options;
+    options.schedule = schedule;
+    value_or_throw(internal::replay(*plan, {training.batch.x, training.batch.y}, variables,
+                                    internal::make_step_generator(0, 0), options));
+  };
+  const internal::BranchSchedule one_lane =
+      internal::schedule_branches(*plan, std::vector<double>(plan->nodes.size()), 1);
+  for (int i = 0; i < kWarmUp; ++i) run(nullptr);
+  std::fprintf(stderr, "%s: %s\n", name.c_str(),
+               plan->branches->uses_branches() ? "in branches" : "in captured order");
+  measure_in_turns(
+      name, rounds, seconds, [&] { run(nullptr); }, [&] { run(&one_lane); });
 }
 
 double peak_bytes() {
@@ -110,15 +152,7 @@ int run_for_peak(const std::string& name, const std::string& file) {
     for (int i = 0; i < kSteps; ++i) training.body(training.batch.x, training.batch.y);
   } else {
     const Graph graph = Graph::load(file);
-    std::map<std::string, Tensor> named;
-    for (const Variable& variable : training.variables) named[variable.name()] = variable.read();
-    for (const Variable& variable : training.optimizer.state()) {
-      named[variable.name()] = variable.read();
-    }
-    std::vector<Tensor> variables;
-    for (const auto& variable : graph.plan()->graph->def.variables()) {
-      variables.push_back(named.at(variable.name()).detach());
-    }
+    const std::vector<Tensor> variables = variables_of(training, *graph.plan());
     for (int i = 0; i < kSteps; ++i) {
       value_or_throw(internal::replay(*graph.plan(), {training.batch.x, training.batch.y},
                                       variables, internal::make_step_generator(0, i)));
@@ -216,6 +250,8 @@ int main(int argc, char** argv) {
   for (const std::string& name : cases) {
     if (name.starts_with("step_")) {
       measure_step(name, rounds, seconds);
+    } else if (name.starts_with("branches_")) {
+      measure_branches(name, rounds, seconds);
     } else if (name.starts_with("peak_")) {
       measure_peak(name, rounds);
     } else if (name == "load_10k") {

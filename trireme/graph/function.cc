@@ -15,6 +15,7 @@
 #include "trireme/base/mutex.h"
 #include "trireme/base/status.h"
 #include "trireme/graph/device_scope.h"
+#include "trireme/graph/kernels.h"
 #include "trireme/graph/random.h"
 #include "trireme/graph/replay.h"
 #include "trireme/graph/scope.h"
@@ -194,6 +195,7 @@ struct FunctionCore::Impl {
 
 FunctionCore::FunctionCore(std::string name, FunctionOptions options)
     : impl_(std::make_unique<Impl>()) {
+  prepare_kernels();
   impl_->name = std::move(name);
   impl_->options = std::move(options);
 }

@@ -10,6 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/graph/branch_tuner.h"
+#include "trireme/graph/kernels.h"
 #include "trireme/graph/operators.h"
 
 namespace trireme::internal {
@@ -47,6 +49,7 @@ class Compiler {
       : data_(*graph), def_(graph->def), aliases_(std::min(def_.values_size(), kMostValues)) {
     plan_ = std::make_shared<Plan>();
     plan_->graph = std::move(graph);
+    plan_->branches = std::make_shared<BranchTuner>();
   }
 
   absl::StatusOr<std::shared_ptr<const Plan>> compile() {
@@ -193,6 +196,7 @@ class Compiler {
       plan.arguments.push_back(std::move(argument));
     }
     plan.random = is_random(op);
+    plan.writes = !writable_arguments(op).empty();
     TRIREME_RETURN_IF_ERROR(add_results(node, plan));
     if (node.reshapes()) {
       for (int i : writable_arguments(op)) {
@@ -455,6 +459,7 @@ class Compiler {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Plan>> compile(std::shared_ptr<const GraphData> graph) {
+  prepare_kernels();
   return Compiler(std::move(graph)).compile();
 }
 

@@ -36,6 +36,7 @@ struct NodePlan {
   std::vector<int> aliased;          // arguments that run on an alias (Node.reshapes)
   bool random = false;
   bool has_generator = false;
+  bool writes = false;  // to an argument
   // Of a part of a graph: which receives it is the first to need.
   std::vector<uint32_t> receives;
   // Variables whose memory it touches, and whether it writes it.
@@ -53,8 +54,10 @@ struct SendPlan {
   int64_t variable = -1;  // whose memory it shares
 };
 
+class BranchTuner;
+
 // A graph that has been checked against the operators' schemas, ready to run. Immutable, so that
-// many runs may share it.
+// many runs may share it; `branches` learns from them how to run it.
 struct Plan {
   std::shared_ptr<const GraphData> graph;
   std::vector<NodePlan> nodes;
@@ -67,6 +70,7 @@ struct Plan {
   std::vector<int64_t> output_variables;  // whose memory each output shares; -1 for none
   std::vector<int64_t> received_values;   // per receive, the value; -1 for the generator's state
   std::vector<SendPlan> sends;            // by `after`
+  std::shared_ptr<BranchTuner> branches;
 };
 
 // Checks everything that a file or a peer may have got wrong: operators, argument types, order,

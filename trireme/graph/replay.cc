@@ -2,23 +2,28 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/alias.h>
 #include <ATen/ops/isnan.h>
 #include <c10/core/GradMode.h>
 
+#include <atomic>
 #include <limits>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "trireme/base/status.h"
+#include "trireme/graph/branch_tuner.h"
 #include "trireme/graph/operators.h"
-#include "trireme/graph/random.h"
 
 namespace trireme::internal {
 namespace {
 
 using Kind = ArgumentPlan::Kind;
+using Clock = OperatorTrace::Clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 class Run {
  public:
@@ -31,24 +36,72 @@ class Run {
   }
 
   absl::Status execute() {
-    for (size_t i = 0; i < plan_.nodes.size(); ++i) {
-      if (options_.stop.stop_requested()) {
-        return make_status(ErrorCode::kCancelled,
-                           absl::StrCat("cancelled before ", describe_node(plan_, i)),
-                           runner_.origin());
-      }
-      try {
-        observed_ ? execute_observed(i) : runner_.execute(plan_.nodes[i], stack_, true);
-      } catch (...) {
-        return runner_.failed(i);
-      }
+    if (options_.schedule != nullptr) return execute_in_branches(*options_.schedule);
+    if (observed_) return execute_in_order();
+    const BranchTuner::Attempt attempt = plan_.branches->next();
+    if (attempt.time_operators) operator_seconds_.resize(plan_.nodes.size());
+    const auto begin = Clock::now();
+    const absl::Status status =
+        attempt.schedule ? execute_in_branches(*attempt.schedule) : execute_in_order();
+    if (attempt.measured && status.ok()) {
+      plan_.branches->report(plan_, attempt, seconds_since(begin), operator_seconds_);
     }
-    return absl::OkStatus();
+    return status;
   }
 
   std::vector<at::Tensor> outputs() { return runner_.outputs(); }
 
  private:
+  absl::Status execute_in_order() {
+    for (size_t i = 0; i < plan_.nodes.size(); ++i) {
+      TRIREME_RETURN_IF_ERROR(guarded(i, [&] {
+        const NodePlan& node = plan_.nodes[i];
+        if (observed_) return execute_observed(i);
+        if (operator_seconds_.empty()) return runner_.execute(node, stack_, true);
+        const auto begin = Clock::now();
+        runner_.execute(node, stack_, true);
+        operator_seconds_[i] = seconds_since(begin);
+      }));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status execute_in_branches(const BranchSchedule& schedule) {
+    std::vector<torch::jit::Stack> stacks(schedule.lanes.size());
+    std::vector<std::atomic<uint32_t>> released(schedule.released_by.size());
+    absl::Status status;
+    const bool ran = run_branches(
+        schedule,
+        [&](int lane, const BranchStep& step) {
+          return guarded(step.node, [&] {
+            runner_.execute(plan_.nodes[step.node], stacks[lane], false);
+            for (uint32_t value : step.frees) runner_.value(value) = c10::IValue();
+            for (uint32_t value : step.releases) {
+              if (++released[value] < schedule.released_by[value]) continue;
+              runner_.value(value) = c10::IValue();
+            }
+          });
+        },
+        &status);
+    return ran ? status : execute_in_order();
+  }
+
+  // Runs one operator, if the run was not cancelled before it.
+  template <typename F>
+  absl::Status guarded(size_t node, const F& run) const {
+    if (options_.stop.stop_requested()) {
+      return make_status(ErrorCode::kCancelled,
+                         absl::StrCat("cancelled before ", describe_node(plan_, node)),
+                         runner_.origin());
+    }
+    try {
+      run();
+    } catch (...) {
+      return runner_.failed(node);
+    }
+    return absl::OkStatus();
+  }
+
   void execute_observed(size_t index) {
     const NodePlan& node = plan_.nodes[index];
     // Written arguments may be dropped by their last use; they are looked at as well.
@@ -104,6 +157,7 @@ class Run {
       options_.trace != nullptr || options_.check_numerics || options_.poison_uninitialized;
   NodeRunner runner_;
   torch::jit::Stack stack_;
+  std::vector<double> operator_seconds_;  // filled when it has a place for each
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "trireme/graph/branches.h"
 #include "trireme/graph/node_runner.h"
 #include "trireme/graph/plan.h"
 
@@ -38,10 +39,12 @@ struct ReplayOptions {
   // Fills the results of `empty` and its like with NaN or an odd number, so that a read of memory
   // that nobody wrote shows. For checks.
   bool poison_uninitialized = false;
+  // Runs in these branches, whatever the plan's runs have found to pay. For checks.
+  const BranchSchedule* schedule = nullptr;
 };
 
-// Runs a plan once, on the calling thread, in the captured order: every alias and every write in
-// place then falls as it fell when capturing. Writes go straight to the variables' tensors. The
+// Runs a plan once, in the captured order or, where that pays and nobody looks on, in branches that
+// cannot be told from it (branches.h). Writes go straight to the variables' tensors. The
 // outputs share no memory with variables and constants. An error carries the operator, its module
 // and its scope; variables written before it keep what was written.
 absl::StatusOr<std::vector<at::Tensor>> replay(const Plan& plan,

@@ -6,6 +6,7 @@
 #include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
 #include "trireme/base/status.h"
+#include "trireme/graph/kernels.h"
 #include "trireme/rpc/timer.h"
 
 namespace trireme::internal {
@@ -30,7 +31,9 @@ Worker::Worker(TaskContext& context, PeerChannels& channels, Executor& executor)
       channels_(channels),
       executor_(executor),
       gauges_(context.metrics),
-      sessions_gauge_(context.metrics.gauge("sessions_active")) {}
+      sessions_gauge_(context.metrics.gauge("sessions_active")) {
+  prepare_kernels();
+}
 
 void Worker::start() {
   run_at(after(kLeaseCheck), [weak = weak_from_this()] {

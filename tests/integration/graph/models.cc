@@ -119,6 +119,34 @@ struct Bags : nn::Module {
   nn::Linear head{nullptr};
 };
 
+// As in ranking: groups of features, each with a small network of its own, whose operators are too
+// small to be worth several threads.
+struct Towers : nn::Module {
+  Towers() {
+    for (int i = 0; i < kTowers; ++i) {
+      nn::Sequential tower;
+      for (int layer = 0; layer < 4; ++layer) {
+        tower->push_back(nn::Linear(kWidth, kWidth));
+        tower->push_back(nn::Tanh());
+      }
+      towers->push_back(tower);
+    }
+    register_module("towers", towers);
+    head = register_module("head", nn::Linear(kTowers * kWidth, 10));
+  }
+  Tensor forward(const Tensor& x) {
+    const std::vector<Tensor> groups = x.chunk(kTowers, 1);
+    std::vector<Tensor> results;
+    for (int i = 0; i < kTowers; ++i) {
+      results.push_back(towers[i]->as<nn::Sequential>()->forward(groups[i]));
+    }
+    return head(torch::cat(results, 1));
+  }
+  static constexpr int kTowers = 8, kWidth = 64;
+  nn::ModuleList towers;
+  nn::Linear head{nullptr};
+};
+
 template <typename Net>
 Model classifier(std::shared_ptr<Net> net, std::function<Batch(torch::Generator&)> make) {
   return {net,
@@ -150,6 +178,8 @@ Model make_model(const std::string& name, torch::Dtype dtype, bool small) {
   } else if (name == "transformer") {
     model = classifier(std::make_shared<EncoderLayer>(small ? 32 : 256, 4),
                        floats({small ? 6 : 32, small ? 4 : 16, small ? 32 : 256}));
+  } else if (name == "towers") {
+    model = classifier(std::make_shared<Towers>(), floats({128, Towers::kTowers * Towers::kWidth}));
   } else if (name == "lstm") {
     model = classifier(std::make_shared<Lstm>(), floats({12, 8, 16}));
   } else if (name == "embedding_bag") {

@@ -23,8 +23,8 @@ struct Model {
   std::function<Batch(int)> batch;
 };
 
-// "mlp", "mlp_512", "conv", "transformer", "lstm" or "embedding_bag"; with `small` the conv net has
-// fewer channels, for tests that run often.
+// "mlp", "mlp_512", "conv", "transformer", "towers", "lstm" or "embedding_bag"; with `small` the
+// conv net has fewer channels, for tests that run often.
 Model make_model(const std::string& name, torch::Dtype dtype = torch::kFloat, bool small = false);
 
 }  // namespace trireme::models

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "trireme/base/mutex.h"
+#include "trireme/graph/branches.h"
+
+namespace trireme::internal {
+
+// Finds out by running whether branches pay for a plan: the first runs time the operators, and if
+// the schedule that follows promises something, further runs take turns between the captured order
+// and the branches. The faster way then stays. Thread-safe.
+class BranchTuner {
+ public:
+  struct Attempt {
+    std::shared_ptr<const BranchSchedule> schedule;  // none: run in captured order
+    bool time_operators = false;
+    bool measured = false;  // its time is to be reported
+  };
+
+  Attempt next() const;
+  // How long an attempt's run took, and each operator of it if that was asked for.
+  void report(const Plan& plan, const Attempt& attempt, double seconds,
+              const std::vector<double>& operator_seconds);
+
+  bool settled() const;
+  bool uses_branches() const;  // once settled
+
+ private:
+  void begin_trial(const Plan& plan, int lanes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable Mutex mutex_;
+  bool settled_ ABSL_GUARDED_BY(mutex_) = false;
+  int timed_runs_ ABSL_GUARDED_BY(mutex_) = 0, trial_runs_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<double> operator_seconds_ ABSL_GUARDED_BY(mutex_);  // the least of the timed runs
+  // The least of the trial's runs, without branches and with them.
+  double least_[2] ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const BranchSchedule> schedule_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace trireme::internal
