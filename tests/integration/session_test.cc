@@ -137,7 +137,7 @@ TEST(Session, SessionsOfAContainerShareVariablesAndOneInitialises) {
                 {.container = "nobody", .initializes = false, .timeout = milliseconds(300)});
   const Error error = error_of([&] { alone.run(read); });
   EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
-  EXPECT_THAT(error.what(), HasSubstr("/job:ps/task:1, variable 'shared': it was not initialised"));
+  EXPECT_THAT(error.what(), HasSubstr("/job:ps/task:1: variable 'shared': it was not initialised"));
 }
 
 TEST(Session, WhatASessionHadIsFreedWithIt) {
@@ -260,7 +260,7 @@ TEST(Session, ALostTaskIsNamedAndTheSessionGoesOnOnceItIsBack) {
   EXPECT_EQ(session.run(plain, torch::tensor(1)).item<int64_t>(), 2);
   // Variables of a killed task are gone, and reading one says so.
   const Error gone = error_of([&] { session.run(with_variable); });
-  EXPECT_THAT(gone.what(), HasSubstr("/job:ps/task:0, variable 'v'"));
+  EXPECT_THAT(gone.what(), HasSubstr("/job:ps/task:0: variable 'v'"));
   session.initialize({*v});
   EXPECT_EQ(session.run(with_variable).item<int64_t>(), 2);
 }

@@ -234,9 +234,6 @@ absl::StatusOr<Master::NewGraph> Master::register_graph(uint64_t session, uint64
   options.soft = !settings.strict_placement;
   TRIREME_ASSIGN_OR_RETURN(options.tasks, devices_of_tasks(data->def, deadline));
   TRIREME_ASSIGN_OR_RETURN(PlacedGraph placed, place(*plan, options));
-  for (const std::string& missing : placed.missing_devices) {
-    log_warning(context_.task.to_string(), ": graph '", data->def.name(), "': ", missing);
-  }
   std::vector<GraphPart> parts = cut(placed, context_.task);
   auto made = std::make_shared<MasterGraph>(session, settings, std::move(placed), std::move(parts));
   TRIREME_ASSIGN_OR_RETURN(const auto registered, ensure_registered(made, deadline));
