@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/command.h"
+#include "cli/variables.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
 #include "trireme/base/signals.h"
@@ -24,6 +25,7 @@ Examples:
   trireme status --cluster cluster.json --wait 60    first wait, up to a minute, until all are up
   trireme status --target 127.0.0.1:2222             the one server at an address
   trireme launch --workers 3 --ps 2 -- trireme status
+  trireme status --variables                         what variables are where
   trireme status --json | jq '.tasks[] | select(.up | not)'
 
 Without --cluster and --target the cluster is that of TF_CONFIG, or of torchrun's or Slurm's
@@ -34,6 +36,8 @@ struct Options {
   double timeout = 5;
   std::optional<double> wait;
   bool json = false;
+  bool variables = false;
+  double interval = 1;
 };
 
 // One line of what is shown.
@@ -176,7 +180,16 @@ int show(const Options& options) {
     }
     rows = ask_cluster(spec, options, deadline);
   }
-  options.json ? print_json(rows) : print_table(rows, limit);
+  if (options.variables) {
+    std::vector<AskedServer> servers;
+    for (const Row& row : rows) {
+      if (row.answer.ok()) servers.push_back({row.task, row.address});
+    }
+    show_variables(servers, client_credentials(options.certs), limit,
+                   seconds_of("--interval", options.interval), options.json);
+  } else {
+    options.json ? print_json(rows) : print_table(rows, limit);
+  }
   std::vector<std::string> missing;
   for (const Row& row : rows) {
     if (!row.answer.ok()) missing.push_back(row.task.empty() ? row.address : row.task);
@@ -201,6 +214,12 @@ void add_status_command(CLI::App& app, Invocation& invocation) {
   command->add_option("--certs", options->certs, "A folder with a client's certificates")
       ->type_name("DIR");
   command->add_flag("--json", options->json, "For programs: pids, hosts, counters, whole errors");
+  command->add_flag("--variables", options->variables,
+                    "What variables each task holds, their bytes, reads and updates per second");
+  command
+      ->add_option("--interval", options->interval,
+                   "Seconds over which --variables counts reads and updates")
+      ->capture_default_str();
   command->add_option("--timeout", options->timeout, "Seconds until a silent task counts as down")
       ->capture_default_str();
   command->add_option("--wait", options->wait,

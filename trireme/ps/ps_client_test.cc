@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <thread>
 
 #include "trireme/ps/test_servers.h"
@@ -184,6 +185,55 @@ TEST(PsClient, AppliesAPushOnceThroughLossAndRepetition) {
   }
   for (std::thread& worker : workers) worker.join();
   EXPECT_EQ(pull(*chief, w).sum().item<int64_t>(), kWorkers * kPushes);
+}
+
+uint64_t counter(const TestServers& servers, const std::string& name) {
+  return servers.context(0).metrics.counters().at(name);
+}
+
+TEST(PsClient, PushesAreHeldBackWhileAServerCannotKeepUp) {
+  constexpr int64_t kFloats = 2 << 20;  // 8 MiB
+  constexpr int kPushes = 10;
+  TestServers servers(1, {.push_bytes = 16 << 20});
+  const auto client = servers.client();
+  const PsVariable w = make(*client, "w", at::zeros({kFloats}));
+  throw_if_error(client->begin_origin(kOrigin));
+  const auto hosted = value_or_throw(servers.context(0).variables->find("default", "w"));
+  const at::Tensor delta = at::ones({kFloats});
+  std::vector<std::shared_ptr<std::promise<absl::Status>>> pushed;
+  {
+    ReaderLock lock(hosted->mutex);  // nothing can be applied
+    for (int i = 0; i < kPushes; ++i) {
+      pushed.push_back(std::make_shared<std::promise<absl::Status>>());
+      client->push(
+          {{.variable = w, .values = delta}}, {.id = {kOrigin, static_cast<uint64_t>(i), 0}},
+          [answer = pushed.back()](absl::Status status) { answer->set_value(std::move(status)); });
+    }
+    // Two fit; the first frames of the others have arrived, and no more of them.
+    const Time limit = after(std::chrono::seconds(20));
+    while (counter(servers, "ps/pushes_held_back") < kPushes - 2 && Clock::real().now() < limit) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(counter(servers, "ps/pushes_held_back"), kPushes - 2);
+    EXPECT_LE(counter(servers, "rpc_server/trireme.Variables/Push/bytes_in"),
+              (16 + (kPushes - 2) + 2) << 20);
+  }
+  for (auto& push : pushed) EXPECT_TRUE(push->get_future().get().ok());
+  EXPECT_TRUE(pull(*client, w).equal(at::full({kFloats}, static_cast<double>(kPushes))));
+}
+
+TEST(PsClient, PullsWaitForRoomAndAllCome) {
+  TestServers servers(1, {.pull_bytes = 8 << 20});
+  const auto client = servers.client();
+  const PsVariable w = make(*client, "w", at::ones({1 << 20}));
+  std::vector<std::shared_ptr<std::promise<at::Tensor>>> pulled(12);
+  for (auto& result : pulled) {
+    result = std::make_shared<std::promise<at::Tensor>>();
+    client->pull({{w}}, [result](absl::StatusOr<std::vector<at::Tensor>> tensors) {
+      result->set_value(value_or_throw(std::move(tensors))[0]);
+    });
+  }
+  for (auto& result : pulled) EXPECT_TRUE(result->get_future().get().equal(at::ones({1 << 20})));
 }
 
 TEST(PsClient, ErrorsNameTaskAndVariable) {

@@ -1,7 +1,6 @@
 #include "trireme/ps/push_records.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -84,68 +83,56 @@ PushRecords::Verdict PushRecords::ask(const std::shared_ptr<PushOrigin>& origin,
   if (origin->ended() || id.sequence < watermark) return Verdict::kDecided;
   OfOrigin& known = of(origin);
   known.forget_below(watermark);
-  if (known.contains(id.part, id.sequence)) return Verdict::kRepeated;
-  if (runs() >= kMostRuns) forget();
-  return runs() < kMostRuns ? Verdict::kNew : Verdict::kTooMany;
+  const auto chunk = known.find(id);
+  if (known.is_chunk_of(chunk, id)) {
+    return chunk->taken[id.sequence % kChunk] ? Verdict::kRepeated : Verdict::kNew;
+  }
+  if (chunks() >= kMostChunks) forget();
+  return chunks() < kMostChunks ? Verdict::kNew : Verdict::kTooMany;
 }
 
 void PushRecords::add(const std::shared_ptr<PushOrigin>& origin, const PushId& id) {
-  of(origin).insert(id.part, id.sequence);
+  OfOrigin& known = of(origin);
+  auto chunk = known.find(id);
+  if (!known.is_chunk_of(chunk, id)) {
+    chunk = known.chunks.insert(chunk, {id.part, id.sequence / kChunk, {}});
+  }
+  chunk->taken[id.sequence % kChunk] = true;
 }
 
 void PushRecords::forget() {
   for (OfOrigin& known : origins_) {
     if (known.origin->ended()) {
-      known.runs = {};
+      known.chunks = {};
     } else {
       known.forget_below(known.origin->watermark());
     }
   }
 }
 
-size_t PushRecords::runs() const {
+size_t PushRecords::chunks() const {
   size_t count = 0;
-  for (const OfOrigin& known : origins_) count += known.runs.size();
+  for (const OfOrigin& known : origins_) count += known.chunks.size();
   return count;
 }
 
 void PushRecords::OfOrigin::forget_below(uint64_t watermark) {
-  if (watermark <= forgotten_below) return;
+  if (watermark / kChunk <= forgotten_below / kChunk) return;
   forgotten_below = watermark;
-  std::erase_if(runs, [&](const Run& run) { return run.last < watermark; });
-  for (Run& run : runs) run.first = std::max(run.first, watermark);
+  std::erase_if(chunks, [&](const Chunk& chunk) { return chunk.index < watermark / kChunk; });
 }
 
-std::vector<PushRecords::Run>::iterator PushRecords::OfOrigin::after(uint32_t part,
-                                                                     uint64_t sequence) {
-  return std::upper_bound(
-      runs.begin(), runs.end(), std::tie(part, sequence),
-      [](const auto& value, const Run& run) { return value < std::tie(run.part, run.first); });
+std::vector<PushRecords::Chunk>::iterator PushRecords::OfOrigin::find(const PushId& id) {
+  const std::pair<uint32_t, uint64_t> key(id.part, id.sequence / kChunk);
+  return std::lower_bound(chunks.begin(), chunks.end(), key,
+                          [](const Chunk& chunk, const auto& value) {
+                            return std::pair(chunk.part, chunk.index) < value;
+                          });
 }
 
-bool PushRecords::OfOrigin::contains(uint32_t part, uint64_t sequence) {
-  const auto next = after(part, sequence);
-  if (next == runs.begin()) return false;
-  const Run& run = *std::prev(next);
-  return run.part == part && sequence <= run.last;
-}
-
-void PushRecords::OfOrigin::insert(uint32_t part, uint64_t sequence) {
-  const auto next = after(part, sequence);
-  const auto previous = next == runs.begin() ? runs.end() : std::prev(next);
-  const bool joins_previous =
-      previous != runs.end() && previous->part == part && previous->last + 1 == sequence;
-  const bool joins_next = next != runs.end() && next->part == part && sequence + 1 == next->first;
-  if (joins_previous && joins_next) {
-    previous->last = next->last;
-    runs.erase(next);
-  } else if (joins_previous) {
-    previous->last = sequence;
-  } else if (joins_next) {
-    next->first = sequence;
-  } else {
-    runs.insert(next, {part, sequence, sequence});
-  }
+bool PushRecords::OfOrigin::is_chunk_of(std::vector<Chunk>::iterator chunk,
+                                        const PushId& id) const {
+  return chunk != chunks.end() && chunk->part == id.part && chunk->index == id.sequence / kChunk;
 }
 
 }  // namespace trireme

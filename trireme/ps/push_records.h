@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -58,13 +59,14 @@ class PushOrigins {
 [[nodiscard]] absl::Status already_decided(const PushId& id);
 
 // Which pushes a shard has taken, kept beside its data and under the same lock, so that data and
-// records never differ. Pushes come nearly in order, so that runs of sequences are kept instead of
-// each: the size follows the number of gaps, not of pushes. What is below the watermark of its
-// origin is forgotten. Not thread-safe.
+// records never differ. A bit for each, in chunks of neighbouring sequences: the size follows the
+// distance from the watermark to the newest push, not the number of pushes nor their order. What is
+// below the watermark of its origin is forgotten. Not thread-safe.
 class PushRecords {
  public:
   // Beyond it pushes are refused: an origin that never raises its watermark must not fill memory.
-  static constexpr size_t kMostRuns = 1 << 16;
+  static constexpr size_t kMostChunks = 1 << 16;
+  static constexpr uint64_t kChunk = 512;  // sequences
 
   enum class Verdict { kNew, kRepeated, kDecided, kTooMany };
 
@@ -75,24 +77,24 @@ class PushRecords {
   // Forgets what can be: ended origins, and what is below watermarks.
   void forget();
 
-  size_t runs() const;
-  size_t bytes() const { return runs() * sizeof(Run); }
+  size_t chunks() const;
+  size_t bytes() const { return chunks() * sizeof(Chunk); }
 
  private:
-  struct Run {
+  struct Chunk {
     uint32_t part;
-    uint64_t first, last;
+    uint64_t index;  // of sequences from kChunk * index on
+    std::bitset<kChunk> taken;
   };
   struct OfOrigin {
     std::shared_ptr<PushOrigin> origin;
     uint64_t forgotten_below = 0;
-    std::vector<Run> runs;  // by part, then by sequence; no two touch
+    std::vector<Chunk> chunks;  // by part, then by index
 
     void forget_below(uint64_t watermark);
-    // The first run that begins after it.
-    std::vector<Run>::iterator after(uint32_t part, uint64_t sequence);
-    bool contains(uint32_t part, uint64_t sequence);
-    void insert(uint32_t part, uint64_t sequence);
+    // The chunk of a push, or where it belongs.
+    std::vector<Chunk>::iterator find(const PushId& id);
+    bool is_chunk_of(std::vector<Chunk>::iterator chunk, const PushId& id) const;
   };
 
   OfOrigin& of(const std::shared_ptr<PushOrigin>& origin);

@@ -32,16 +32,14 @@ TEST(PushRecords, TakesAPushOnce) {
   EXPECT_EQ(take(records, new_origin(), {2, 5, 0}), Verdict::kNew);
 }
 
-TEST(PushRecords, KeepsRunsInsteadOfPushes) {
+TEST(PushRecords, SizeFollowsTheWindowNotTheOrder) {
   PushRecords records;
   const auto origin = new_origin();
-  for (uint64_t i = 0; i < 1000; i += 2) take(records, origin, {1, i, 0});
-  EXPECT_EQ(records.runs(), 500u);
-  for (uint64_t i = 1; i < 1000; i += 2) take(records, origin, {1, i, 0});
-  EXPECT_EQ(records.runs(), 1u);
-  for (uint64_t i = 0; i < 1000; ++i) {
-    EXPECT_EQ(take(records, origin, {1, i, 0}), Verdict::kRepeated) << i;
-  }
+  for (uint64_t i = 0; i < 4096; i += 2) take(records, origin, {1, i, 0});
+  EXPECT_EQ(records.chunks(), 4096 / PushRecords::kChunk);
+  for (uint64_t i = 1; i < 4096; i += 2) take(records, origin, {1, i, 0});
+  EXPECT_EQ(records.chunks(), 4096 / PushRecords::kChunk);
+  EXPECT_LT(records.bytes(), 4096);
 }
 
 TEST(PushRecords, AgreesWithASetInAnyOrder) {
@@ -60,12 +58,13 @@ TEST(PushRecords, AgreesWithASetInAnyOrder) {
 TEST(PushRecords, ForgetsBelowTheWatermark) {
   PushRecords records;
   const auto origin = new_origin();
-  for (uint64_t i = 0; i < 100; i += 2) take(records, origin, {1, i, 0});
-  origin->raise_watermark(90);
-  EXPECT_EQ(take(records, origin, {1, 89, 0}), Verdict::kDecided);
-  EXPECT_EQ(take(records, origin, {1, 88, 0}), Verdict::kDecided);
-  EXPECT_EQ(take(records, origin, {1, 90, 0}), Verdict::kRepeated);
-  EXPECT_EQ(records.runs(), 5u);
+  for (uint64_t i = 0; i < 10000; i += 2) take(records, origin, {1, i, 0});
+  origin->raise_watermark(9000);
+  EXPECT_EQ(take(records, origin, {1, 8999, 0}), Verdict::kDecided);
+  EXPECT_EQ(take(records, origin, {1, 8998, 0}), Verdict::kDecided);
+  EXPECT_EQ(take(records, origin, {1, 9000, 0}), Verdict::kRepeated);
+  EXPECT_EQ(take(records, origin, {1, 9001, 0}), Verdict::kNew);
+  EXPECT_LE(records.chunks(), 1000 / PushRecords::kChunk + 2);
   origin->raise_watermark(10);  // never falls
   EXPECT_EQ(take(records, origin, {1, 20, 0}), Verdict::kDecided);
 }
@@ -77,19 +76,20 @@ TEST(PushRecords, EndedOriginsLeaveNothing) {
   origin->end();
   EXPECT_EQ(take(records, origin, {1, 2, 0}), Verdict::kDecided);
   records.forget();
-  EXPECT_EQ(records.runs(), 0u);
+  EXPECT_EQ(records.chunks(), 0u);
 }
 
 TEST(PushRecords, SizeIsBounded) {
   PushRecords records;
   const auto origin = new_origin();
   uint64_t sequence = 0;
-  while (take(records, origin, {1, sequence, 0}) == Verdict::kNew) sequence += 2;
-  EXPECT_EQ(records.runs(), PushRecords::kMostRuns);
+  while (take(records, origin, {1, sequence, 0}) == Verdict::kNew) sequence += PushRecords::kChunk;
+  EXPECT_EQ(records.chunks(), PushRecords::kMostChunks);
   EXPECT_EQ(take(records, origin, {1, sequence, 0}), Verdict::kTooMany);
+  EXPECT_EQ(take(records, origin, {1, 1, 0}), Verdict::kNew) << "there is a bit for it";
   origin->raise_watermark(sequence);
   EXPECT_EQ(take(records, origin, {1, sequence, 0}), Verdict::kNew);
-  EXPECT_EQ(records.runs(), 1u);
+  EXPECT_EQ(records.chunks(), 1u);
 }
 
 TEST(PushOrigins, TakesPushesBetweenBeginAndEnd) {

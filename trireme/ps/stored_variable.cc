@@ -79,9 +79,8 @@ absl::Status StoredVariable::apply(const Update& update, const std::optional<Pus
       case PushRecords::Verdict::kTooMany:
         return make_status(
             ErrorCode::kResourceExhausted,
-            absl::StrCat(
-                "it remembers ", records_.runs(),
-                " runs of pushes, its limit; their origins have to raise their watermarks"),
+            absl::StrCat("what it remembers of pushes takes ", records_.bytes(),
+                         " bytes, its limit; their origins have to raise their watermarks"),
             object());
     }
   }
@@ -147,7 +146,7 @@ bool SnapshotBudget::take(uint64_t bytes) {
   return false;
 }
 
-at::Tensor StoredVariable::snapshot(SnapshotBudget& kept) {
+at::Tensor StoredVariable::snapshot(const std::shared_ptr<SnapshotBudget>& kept) {
   reads_.fetch_add(1, std::memory_order_relaxed);
   ReaderLock lock(mutex);
   MutexLock snapshot_lock(snapshot_mutex_);
@@ -155,8 +154,8 @@ at::Tensor StoredVariable::snapshot(SnapshotBudget& kept) {
   at::Tensor copy = BufferPool::shared().empty(tensor.sizes(), tensor.scalar_type());
   std::memcpy(copy.data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
   if (!snapshot_.defined()) {
-    if (!kept.take(tensor.nbytes())) return copy;
-    snapshot_budget_ = &kept;
+    if (!kept->take(tensor.nbytes())) return copy;
+    snapshot_budget_ = kept;
   }
   snapshot_ = copy;
   snapshot_writes_ = mutex.writes();

@@ -56,6 +56,7 @@ class StoredVariable final : public HostedVariable {
       : HostedVariable(std::move(name), std::move(tensor)),
         container(std::move(container)),
         handle(handle) {}
+  ~StoredVariable() override { drop_snapshot(); }
 
   const std::string container;
   const uint64_t handle;
@@ -79,7 +80,7 @@ class StoredVariable final : public HostedVariable {
   // A copy of the contents that nobody changes, shared by all who ask until the next change: it is
   // made once however many workers pull. It is kept, if `kept` has room for it, until the variable
   // changes.
-  at::Tensor snapshot(SnapshotBudget& kept);
+  at::Tensor snapshot(const std::shared_ptr<SnapshotBudget>& kept);
 
   // False if it has the same rule with the same options already; that one stays.
   absl::StatusOr<bool> set_optimizer(std::unique_ptr<OptimizerState> optimizer);
@@ -100,7 +101,7 @@ class StoredVariable final : public HostedVariable {
  private:
   void change(const Update& update, std::optional<double> lr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
-  void drop_snapshot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void drop_snapshot();
 
   std::atomic<uint64_t> reads_ = 0;
   std::atomic<uint64_t> updates_ = 0;
@@ -111,7 +112,7 @@ class StoredVariable final : public HostedVariable {
   Mutex snapshot_mutex_;  // taken while the other one is held
   at::Tensor snapshot_ ABSL_GUARDED_BY(snapshot_mutex_);
   uint64_t snapshot_writes_ ABSL_GUARDED_BY(snapshot_mutex_) = 0;
-  SnapshotBudget* snapshot_budget_ ABSL_GUARDED_BY(snapshot_mutex_) = nullptr;
+  std::shared_ptr<SnapshotBudget> snapshot_budget_ ABSL_GUARDED_BY(snapshot_mutex_);
 };
 
 }  // namespace trireme

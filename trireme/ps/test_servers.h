@@ -47,6 +47,8 @@ class TestServers {
                           after(std::chrono::seconds(20))));
   }
 
+  const TaskContext& context(int index) const { return servers_[index]->context(); }
+
   // Of all servers: "Pull", "Push".
   uint64_t calls(const std::string& method) const {
     uint64_t sum = 0;

@@ -1,5 +1,8 @@
 #include "trireme/ps/variable_service.h"
 
+#include <ATen/ops/from_blob.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <optional>
 #include <thread>
@@ -9,6 +12,7 @@
 #include "trireme/base/executor.h"
 #include "trireme/base/mutex.h"
 #include "trireme/base/status.h"
+#include "trireme/ps/byte_budget.h"
 #include "trireme/ps/packing.h"
 #include "trireme/ps/parallel.h"
 #include "trireme/ps/push_records.h"
@@ -104,11 +108,22 @@ absl::StatusOr<TensorShape> shape_of(const StoredVariable& variable, std::option
   return shape;
 }
 
+// The same memory, which holds something else as long as anybody uses it.
+at::Tensor holding(const at::Tensor& tensor, std::shared_ptr<void> held) {
+  return at::from_blob(
+      tensor.data_ptr(), tensor.sizes(), [tensor, held = std::move(held)](void*) {},
+      tensor.options());
+}
+
 class VariableService final : public Service {
  public:
   VariableService(TaskContext& context, VariableStoreOptions options)
       : store_(std::make_shared<VariableStore>(options)),
         pushes_repeated_(context.metrics.counter("ps/pushes_already_decided")),
+        pushes_(std::make_shared<ByteBudget>(options.push_bytes,
+                                             context.metrics.counter("ps/pushes_held_back"))),
+        pulls_(std::make_shared<ByteBudget>(options.pull_bytes,
+                                            context.metrics.counter("ps/pulls_held_back"))),
         pool_("trireme-ps",
               std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 2, 8)) {
     context.variables = store_;
@@ -120,8 +135,9 @@ class VariableService final : public Service {
         quick<LookupVariablesRequest, LookupVariablesResponse>(
             kLookupVariables, Roles::all(), Repeats::kHarmless, &VariableService::lookup),
         on_pool(kPullVariables, Roles::all(), Repeats::kHarmless, &VariableService::pull),
-        on_pool(kPushVariables, kTrainers, Repeats::kHarmless, &VariableService::push),
-        on_pool(kWriteVariables, kTrainers, Repeats::kAnsweredOnce, &VariableService::write),
+        on_pool(kPushVariables, kTrainers, Repeats::kHarmless, &VariableService::push, pushes_),
+        on_pool(kWriteVariables, kTrainers, Repeats::kAnsweredOnce, &VariableService::write,
+                pushes_),
         quick<DeleteVariablesRequest, DeleteVariablesResponse>(
             kDeleteVariables, kTrainers, Repeats::kAnsweredOnce, &VariableService::remove),
         quick<DropContainerRequest, DropContainerResponse>(
@@ -137,12 +153,15 @@ class VariableService final : public Service {
  private:
   // What takes long, or may wait for the lock of a variable that is being changed.
   Method on_pool(const char* name, Roles callers, Repeats repeats,
-                 void (VariableService::*body)(ServerCall)) {
-    return {name, callers, repeats, [this, body](ServerCall call) {
+                 void (VariableService::*body)(ServerCall),
+                 std::shared_ptr<Intake> intake = nullptr) {
+    return {name, callers, repeats,
+            [this, body](ServerCall call) {
               pool_.submit([this, body, call = std::move(call)]() mutable {
                 (this->*body)(std::move(call));
               });
-            }};
+            },
+            std::move(intake)};
   }
 
   template <typename Request, typename Response>
@@ -200,18 +219,34 @@ class VariableService final : public Service {
     std::vector<at::Tensor> ids;  // undefined: all
     std::optional<Packing> packing;
     std::vector<at::Tensor> answer;
+    std::shared_ptr<void> lease;  // of the budget for answers
   };
 
   void pull(ServerCall call) {
     auto pull = std::make_shared<Pull>(std::move(call));
     const absl::Status status = prepare(*pull);
     if (!status.ok()) return pull->call.respond(status);
+    if (pull->packing->bytes() <= kFrameBytes) return read_all(pull);
+    pulls_->ask(pull->packing->bytes(), [this, pull] {
+      pull->lease = std::shared_ptr<void>(nullptr, [pulls = pulls_, bytes = pull->packing->bytes()](
+                                                       void*) { pulls->leave(bytes); });
+      pool_.submit([this, pull] { read_all(pull); });
+    });
+  }
+
+  void read_all(const std::shared_ptr<Pull>& pull) {
     std::vector<size_t> bytes;
     bytes.reserve(pull->variables.size());
     for (const TensorShape& shape : pull->packing->shapes()) bytes.push_back(shape.bytes());
     internal::for_each_parallel(
         pool_, bytes, [this, pull](size_t i) { read(*pull, i); },
-        [pull] { pull->call.respond(make_message(PullResponse(), std::move(pull->answer))); });
+        [pull] {
+          if (pull->lease) {  // until the last byte was sent
+            for (at::Tensor& tensor : pull->answer) tensor = holding(tensor, pull->lease);
+            pull->lease.reset();
+          }
+          pull->call.respond(make_message(PullResponse(), std::move(pull->answer)));
+        });
   }
 
   void read(Pull& pull, size_t i) {
@@ -414,15 +449,19 @@ class VariableService final : public Service {
 
   const std::shared_ptr<VariableStore> store_;
   PushOrigins origins_;
-  SnapshotBudget snapshots_{kKeptSnapshots};
+  const std::shared_ptr<SnapshotBudget> snapshots_ =
+      std::make_shared<SnapshotBudget>(kKeptSnapshots);
   Counter& pushes_repeated_;
+  const std::shared_ptr<ByteBudget> pushes_, pulls_;
   ThreadPool pool_;  // the last: its threads use the rest
 };
 
 }  // namespace
 
 std::unique_ptr<Service> make_variable_service(TaskContext& context) {
-  return make_variable_service(context, {});
+  // What the machine has, less what the rest of the process needs.
+  const uint64_t memory = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  return make_variable_service(context, {.memory_limit = memory / 10 * 8});
 }
 
 std::unique_ptr<Service> make_variable_service(TaskContext& context, VariableStoreOptions options) {

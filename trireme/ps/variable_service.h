@@ -21,7 +21,8 @@ inline constexpr char kBeginOrigin[] = "/trireme.Variables/BeginOrigin";
 inline constexpr char kEndOrigin[] = "/trireme.Variables/EndOrigin";
 inline constexpr char kListVariables[] = "/trireme.Variables/List";
 
-// The service of a server's variables. Sets context.variables.
+// The service of a server's variables. Sets context.variables. By default variables may take four
+// fifths of the machine's memory.
 std::unique_ptr<Service> make_variable_service(TaskContext& context);
 std::unique_ptr<Service> make_variable_service(TaskContext& context, VariableStoreOptions options);
 

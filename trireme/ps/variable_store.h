@@ -20,6 +20,10 @@ namespace trireme {
 struct VariableStoreOptions {
   // Of variables and their optimizers' state; 0: none. What exceeds it is refused.
   uint64_t memory_limit = 0;
+  // Of pushes that are arriving or being applied, and of copies that pulls are sending: beyond it
+  // callers wait. Calls of less than a frame do not count.
+  uint64_t push_bytes = uint64_t{512} << 20;
+  uint64_t pull_bytes = uint64_t{512} << 20;
 };
 
 // The variables of one server, by container and name, and by the handle that calls of every step

@@ -30,6 +30,11 @@ uint64_t next_request_id() {
   return ++last;
 }
 
+unsigned next_home() {
+  static std::atomic<unsigned> last = 0;
+  return last++;
+}
+
 std::shared_ptr<grpc::Channel> make_grpc_channel(const ChannelOptions& options) {
   internal::route_grpc_log();
   grpc::ChannelArguments arguments;
@@ -58,6 +63,7 @@ struct Channel::State : std::enable_shared_from_this<State> {
   ChannelOptions options;
   internal::Target target;
   std::atomic<uint64_t> incarnation = 0;
+  const unsigned home = next_home();  // where its calls are completed
 
   Prefix prefix(const CallOptions& call) const {
     return {.request_id = next_request_id(),
@@ -106,7 +112,8 @@ void Channel::State::call_patiently(const std::string& method, Message request,
       once.deadline = deadline;
       if (!once.stop.stop_possible()) once.stop = cut;
       internal::OutgoingCall::start(self->target, method, prefix, *shared, once,
-                                    internal::CompletionLoop::next().queue(), std::move(then));
+                                    internal::CompletionLoop::next(self->home).queue(),
+                                    std::move(then));
     };
     const auto& faults = self->options.faults;
     const Fault fault = faults ? faults->decide(method, self->options.task) : Fault();
@@ -126,7 +133,7 @@ void Channel::call(const std::string& method, Message request, const CallOptions
     return state_->call_patiently(method, std::move(request), options, std::move(on_response));
   }
   internal::OutgoingCall::start(state_->target, method, state_->prefix(options), std::move(request),
-                                options, internal::CompletionLoop::next().queue(),
+                                options, internal::CompletionLoop::next(state_->home).queue(),
                                 std::move(on_response));
 }
 

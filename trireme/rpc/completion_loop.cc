@@ -25,16 +25,17 @@ struct ThreadQueue {
 
 }  // namespace
 
-CompletionLoop& CompletionLoop::next() {
+CompletionLoop& CompletionLoop::next(unsigned home) {
   // Never destroyed: calls may be under way while the process ends.
   static auto* loops = [] {
     auto* made = new std::vector<std::unique_ptr<CompletionLoop>>();
-    for (int i = 0; i < default_rpc_threads(); ++i)
+    // Two at least, so that answers of two servers are taken in at once.
+    for (int i = 0; i < std::max(2, default_rpc_threads()); ++i)
       made->push_back(std::make_unique<CompletionLoop>());
     return made;
   }();
   static std::atomic<unsigned> turn = 0;
-  return *(*loops)[turn++ % loops->size()];
+  return *(*loops)[(home + turn++ % default_rpc_threads()) % loops->size()];
 }
 
 grpc::CompletionQueue& CompletionLoop::of_this_thread() {

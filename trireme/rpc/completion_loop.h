@@ -11,8 +11,9 @@ namespace trireme::internal {
 // A completion queue and the thread that runs it, for calls that call back.
 class CompletionLoop {
  public:
-  // Shared by the process, in turn: a few threads serve any number of channels.
-  static CompletionLoop& next();
+  // Shared by the process: a few threads serve any number of channels. Those with different homes
+  // begin with different threads.
+  static CompletionLoop& next(unsigned home = 0);
   // For calls that block: the calling thread's own queue, which it drives itself.
   static grpc::CompletionQueue& of_this_thread();
   // Runs one event of that queue. The calls on it have deadlines, so an event always comes.

@@ -86,6 +86,8 @@ class MessageReader {
   bool has_prefix() const { return state_ != State::kPrefix; }
   const Prefix& prefix() const { return prefix_; }
   bool done() const { return state_ == State::kDone; }
+  // Of the tensors, once the table that declares them has been read; 0 before.
+  uint64_t declared_bytes() const { return tensors_.declared_bytes(); }
   Message take();
 
  private:

@@ -49,8 +49,8 @@ void IncomingCall::on_accepted(bool ok) {
   registered_ = &found->second;
   if (registered_->stats.calls != nullptr) registered_->stats.calls->add();
   if (const absl::Status status = check_role(); !status.ok()) return finish(status);
-  expect_progress(arrived_, 0);
-  stream_.Read(&frame_, read_.start());
+  reading_since_ = arrived_;
+  read_on();
 }
 
 absl::Status IncomingCall::admit(uint64_t bytes) {
@@ -89,8 +89,15 @@ void IncomingCall::on_read(bool ok) {
   if (status.ok() && reader_.has_prefix()) status = check_prefix();
   if (!status.ok()) return finish(status);
   if (!reader_.done()) {
-    expect_progress(arrived_, received_);
-    return stream_.Read(&frame_, read_.start());
+    if (registered_->intake && let_in_ == 0 && reader_.declared_bytes() > 0) {
+      expect_none();  // it waits for us
+      let_in_ = reader_.declared_bytes();
+      return registered_->intake->ask(let_in_, [self = shared_from_this()] {
+        self->reading_since_ = std::chrono::steady_clock::now();
+        self->read_on();
+      });
+    }
+    return read_on();
   }
   expect_none();
   shares_.clear();
@@ -100,6 +107,11 @@ void IncomingCall::on_read(bool ok) {
     log_refusal(refusal);
     finish(refusal);
   }
+}
+
+void IncomingCall::read_on() {
+  expect_progress(reading_since_, received_);
+  stream_.Read(&frame_, read_.start());
 }
 
 absl::Status IncomingCall::serve_once() {
@@ -241,6 +253,7 @@ void IncomingCall::on_finished(bool) {
         std::chrono::duration_cast<std::chrono::microseconds>(took).count());
   }
   writer_.reset();
+  if (let_in_ > 0) registered_->intake->leave(let_in_);
   serving_ = Gate::Pass();
   self_.reset();
 }

@@ -31,6 +31,7 @@ struct RegisteredMethod {
   Roles callers;
   Repeats repeats;
   Handler handler;
+  std::shared_ptr<Intake> intake;
   MethodStats stats;
 };
 
@@ -85,6 +86,7 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall>, private 
   void on_finished(bool ok);
   void on_done(bool ok);
 
+  void read_on();
   void serve();
   absl::Status serve_once();
   void send(absl::StatusOr<Message> response);
@@ -112,7 +114,9 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall>, private 
   bool answers_repetitions_ = false;
   std::optional<Peer> peer_;
   Time arrived_;
+  Time reading_since_;
   uint64_t received_ = 0;
+  uint64_t let_in_ = 0;  // bytes of the request that its method's intake knows of
   std::vector<ReceiveBudget::Share> shares_;  // until the request is whole
 
   grpc::ByteBuffer frame_;

@@ -220,7 +220,8 @@ class RpcServer::Impl {
     const bool added =
         shared_.methods
             .emplace(method.name, internal::RegisteredMethod{method.callers, method.repeats,
-                                                             std::move(method.handler), stats})
+                                                             std::move(method.handler),
+                                                             std::move(method.intake), stats})
             .second;
     if (added && !nobody) return;
     methods_status_.Update(make_status(

@@ -62,6 +62,10 @@ class TensorReader {
   absl::StatusOr<size_t> read(const uint8_t* data, size_t size);
 
   bool done() const { return state_ == State::kDone; }
+  // Of all tensors, once the table has been read; 0 before.
+  uint64_t declared_bytes() const {
+    return state_ == State::kPayload || state_ == State::kDone ? total_bytes_ : 0;
+  }
   // The tensors, once done.
   std::vector<at::Tensor> take() { return std::move(tensors_); }
 

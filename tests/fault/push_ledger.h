@@ -1,0 +1,67 @@
+#pragma once
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "trireme/ps/layout.h"
+
+// What push_test and its workers agree on.
+namespace trireme {
+
+inline constexpr int64_t kElements = 1024;
+
+// Which element an update adds one to.
+inline int64_t element_of(uint64_t sequence) {
+  return sequence * 2654435761u % kElements;
+}
+
+inline VariableLayout counts_layout(int servers) {
+  return Placer(servers, Placement::kRoundRobin, FixedPartitioner(servers))
+      .place({{"counts", {kElements}, c10::kLong}})[0];
+}
+
+// Two files of numbers. Each is written before the program goes on, so that a kill loses nothing.
+class LedgerWriter {
+ public:
+  explicit LedgerWriter(const std::string& path)
+      : sent_(open_file(path + ".sent")), acknowledged_(open_file(path + ".acknowledged")) {}
+  ~LedgerWriter() {
+    close(sent_);
+    close(acknowledged_);
+  }
+  void sent(uint64_t sequence) const { append(sent_, sequence); }
+  void acknowledged(uint64_t sequence) const { append(acknowledged_, sequence); }
+
+ private:
+  static int open_file(const std::string& path) {
+    return open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  }
+  static void append(int file, uint64_t sequence) {
+    if (write(file, &sequence, sizeof(sequence)) != sizeof(sequence)) std::abort();
+  }
+
+  const int sent_, acknowledged_;
+};
+
+inline std::vector<uint64_t> read_ledger(const std::string& path) {
+  std::vector<uint64_t> sequences;
+  std::ifstream file(path, std::ios::binary);
+  for (uint64_t sequence; file.read(reinterpret_cast<char*>(&sequence), sizeof(sequence));) {
+    sequences.push_back(sequence);
+  }
+  return sequences;
+}
+
+inline uint64_t ledger_length(const std::string& path) {
+  struct stat info = {};
+  return stat(path.c_str(), &info) == 0 ? info.st_size / sizeof(uint64_t) : 0;
+}
+
+}  // namespace trireme

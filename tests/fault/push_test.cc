@@ -1,0 +1,169 @@
+// The oracle of pushes: 8 workers push one-hot updates to 4 servers over calls that are lost,
+// repeated and reordered, and are killed at random; another worker runs again what a killed one had
+// not finished. No acknowledged update is lost, none is applied twice, one that was not
+// acknowledged is applied at most once. TRIREME_UPDATES says how many updates.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <deque>
+#include <random>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tests/fault/push_ledger.h"
+#include "tests/integration/commands.h"
+#include "trireme/base/ids.h"
+#include "trireme/ps/ps_client.h"
+#include "trireme/ps/variable_list.h"
+#include "trireme/rpc/temporary_folder.h"
+
+namespace trireme {
+namespace {
+
+using std::chrono::minutes;
+using std::chrono::seconds;
+
+constexpr int kWorkers = 8;
+constexpr int kServers = 4;
+// Of all shards together. A bit for each update above the watermark, and eight batches are under
+// way.
+constexpr uint64_t kMostRecordBytes = 1 << 20;
+
+uint64_t updates() {
+  const char* text = std::getenv("TRIREME_UPDATES");
+  return text == nullptr ? 16000 : std::stoull(text);
+}
+
+// Updates that one worker does, and another one again if that one dies.
+struct Batch {
+  uint64_t first = 0, count = 0;
+};
+
+struct Running {
+  Batch batch;
+  std::string ledger;
+  std::unique_ptr<Subprocess> process;
+  std::optional<uint64_t> kill_at;  // acknowledgements
+};
+
+class PushTest : public testing::Test {
+ protected:
+  PushTest() : cluster_({{.workers = 0, .ps = kServers}}), random_(17) {
+    client_ = value_or_throw(PsClient::connect({.spec = cluster_.spec()}, after(seconds(30))));
+    counts_ = value_or_throw(client_->create({{.layout = counts_layout(kServers)}}));
+    throw_if_error(client_->begin_origin(origin_));
+  }
+
+  Running start(const Batch& batch, uint64_t watermark, bool dies) {
+    Running running{.batch = batch, .ledger = absl::StrCat(folder_.path(), "/", ledgers_.size())};
+    ledgers_.push_back(running.ledger);
+    std::vector<std::string> addresses;
+    for (int i = 0; i < kServers; ++i) addresses.push_back(cluster_.spec().address({"ps", i}));
+    running.process = value_or_throw(Subprocess::start(
+        {.argv = {built_program("push_worker"), absl::StrJoin(addresses, ","),
+                  absl::StrCat(origin_), absl::StrCat(batch.first), absl::StrCat(batch.count),
+                  absl::StrCat(watermark), absl::StrCat(ledgers_.size()), running.ledger},
+         .null_stdin = true}));
+    if (dies) running.kill_at = random_() % batch.count;
+    return running;
+  }
+
+  // All batches, eight at a time; every third worker is killed on its way. Returns the most that
+  // servers remembered of pushes at any time.
+  uint64_t run(uint64_t total) {
+    const uint64_t size = std::max<uint64_t>(1, total / 40);
+    std::deque<Batch> queue;
+    for (uint64_t first = 0; first < total; first += size) {
+      queue.push_back({first, std::min(size, total - first)});
+    }
+    std::vector<Running> running;
+    uint64_t most_records = 0;
+    int started = 0;
+    for (const Time limit = after(minutes(25)); !queue.empty() || !running.empty();) {
+      if (Clock::real().now() > limit) throw Error(ErrorCode::kDeadlineExceeded, "too slow");
+      while (!queue.empty() && running.size() < kWorkers) {
+        const Batch batch = queue.front();
+        queue.pop_front();
+        uint64_t watermark = batch.first;
+        for (const Running& other : running) watermark = std::min(watermark, other.batch.first);
+        for (const Batch& other : queue) watermark = std::min(watermark, other.first);
+        running.push_back(start(batch, watermark, started++ % 3 == 1));
+      }
+      for (size_t i = 0; i < running.size();) {
+        Running& one = running[i];
+        if (one.kill_at && ledger_length(one.ledger + ".acknowledged") >= *one.kill_at) {
+          one.process->send_signal(SIGKILL);
+          one.process->wait(after(seconds(20)));
+          ++killed_;
+          // Every fourth is given up: what it had sent may have been applied, or not.
+          if (killed_ % 4 != 0) queue.push_front(one.batch);
+        } else if (const auto ended = one.process->wait(after(std::chrono::milliseconds(20)))) {
+          EXPECT_TRUE(ended->ok()) << ended->to_string();
+        } else {
+          ++i;
+          continue;
+        }
+        running.erase(running.begin() + i);
+        most_records = std::max(most_records, record_bytes());
+      }
+    }
+    return most_records;
+  }
+
+  uint64_t record_bytes() {
+    uint64_t bytes = 0;
+    for (int i = 0; i < kServers; ++i) {
+      Channel channel({.address = cluster_.spec().address({"ps", i})});
+      bytes += value_or_throw(list_variables(channel, after(seconds(20)))).record_bytes;
+    }
+    return bytes;
+  }
+
+  const TemporaryFolder folder_;
+  ProcessCluster cluster_;
+  const uint64_t origin_ = new_incarnation();
+  std::mt19937_64 random_;
+  std::unique_ptr<PsClient> client_;
+  std::vector<PsVariable> counts_;
+  std::vector<std::string> ledgers_;
+  int killed_ = 0;
+};
+
+TEST_F(PushTest, EveryUpdateIsAppliedOnce) {
+  const uint64_t total = updates();
+  const uint64_t most_records = run(total);
+  std::vector<bool> sent(total), acknowledged(total);
+  for (const std::string& ledger : ledgers_) {
+    for (uint64_t sequence : read_ledger(ledger + ".sent")) sent[sequence] = true;
+    for (uint64_t sequence : read_ledger(ledger + ".acknowledged")) acknowledged[sequence] = true;
+  }
+  std::vector<int64_t> least(kElements), most(kElements);
+  uint64_t done = 0;
+  for (uint64_t sequence = 0; sequence < total; ++sequence) {
+    least[element_of(sequence)] += acknowledged[sequence];
+    most[element_of(sequence)] += sent[sequence];
+    done += acknowledged[sequence];
+  }
+  const at::Tensor counts = value_or_throw(client_->pull({{counts_[0]}}))[0];
+  for (int64_t element = 0; element < kElements; ++element) {
+    const int64_t applied = counts[element].item<int64_t>();
+    EXPECT_GE(applied, least[element]) << "an acknowledged update of " << element << " is lost";
+    EXPECT_LE(applied, most[element]) << "an update of " << element << " was applied twice";
+  }
+  EXPECT_GT(killed_, 5);
+  EXPECT_GT(done, total * 9 / 10);
+  EXPECT_LE(most_records, kMostRecordBytes);
+  std::printf("%lu updates, %lu acknowledged, %d workers killed, at most %lu bytes of records\n",
+              total, done, killed_, most_records);
+
+  throw_if_error(client_->end_origin(origin_));
+  EXPECT_EQ(record_bytes(), 0u);
+  EXPECT_EQ(error_code(client_->push({{.variable = counts_[0], .values = counts}},
+                                     {.id = {origin_, total, 0}})),
+            ErrorCode::kAborted)
+      << "a worker that was stopped and continued comes too late";
+}
+
+}  // namespace
+}  // namespace trireme
