@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <deque>
 #include <fstream>
@@ -188,7 +189,7 @@ void pipeline_case(Session& session, const std::vector<std::string>& pids, int r
   const Step once = compute_alone(1);
   cost_of(session, once, pids, 2);
   const double one = cost_of(session, once, pids, 8).seconds;
-  const int passes = std::max(1, static_cast<int>(wanted / one + 0.5));
+  const int passes = std::max(1, static_cast<int>(std::ceil(wanted / one)));
   const Step compute = compute_alone(passes), whole = pipeline(passes);
   cost_of(session, compute, pids, 2);
   cost_of(session, whole, pids, 4);

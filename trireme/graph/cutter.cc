@@ -1,6 +1,9 @@
 #include "trireme/graph/cutter.h"
 
+#include <c10/core/ScalarType.h>
+
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -50,6 +53,9 @@ class Cutter {
     for (auto& [task, draft] : drafts_) {
       draft.part.task = task;
       draft.def().set_inputs(draft.part.inputs.size());
+      std::vector<int64_t> given(draft.def().outputs().begin(), draft.def().outputs().end());
+      for (const proto::Send& send : draft.def().sends()) given.push_back(send.value());
+      draft.part.small_answer = bytes_of(draft.def(), given) <= kSmallAnswer;
       draft.part.graph = std::move(draft.graph);
       parts.push_back(std::move(draft.part));
     }
@@ -318,6 +324,18 @@ class Cutter {
 };
 
 }  // namespace
+
+uint64_t bytes_of(const proto::GraphDef& def, const std::vector<int64_t>& values) {
+  uint64_t bytes = 0;
+  for (int64_t value : values) {
+    if (value < 0) continue;
+    const proto::TensorType& type = def.values(static_cast<int>(value)).type();
+    if (type.sparse()) return std::numeric_limits<uint64_t>::max();
+    bytes += static_cast<uint64_t>(elements(type)) *
+             c10::elementSize(static_cast<c10::ScalarType>(type.dtype()));
+  }
+  return bytes;
+}
 
 std::vector<GraphPart> cut(const PlacedGraph& placed, const TaskId& master) {
   return Cutter(placed, master).cut();

@@ -3,6 +3,7 @@
 #include <grpcpp/create_channel.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <future>
 #include <optional>
 #include <utility>
@@ -71,8 +72,10 @@ struct Channel::State : std::enable_shared_from_this<State> {
             .receiver = call.incarnation != 0 ? call.incarnation : incarnation.load()};
   }
 
-  void call_patiently(const std::string& method, Message request, const CallOptions& options,
-                      OnResponse on_response);
+  void call_patiently(const std::string& method, Message request, const Prefix& prefix,
+                      const CallOptions& options, OnResponse on_response);
+  Response call_in_place(const std::string& method, Message request, const Prefix& prefix,
+                         const CallOptions& options);
 };
 
 Channel::Channel(ChannelOptions options) : state_(std::make_shared<State>()) {
@@ -103,10 +106,11 @@ absl::StatusOr<Hello> Channel::hello(Time deadline, bool wait_for_ready) {
 // The way of calls that are retried or hurt. All attempts carry the same request id, by which the
 // server knows a repetition.
 void Channel::State::call_patiently(const std::string& method, Message request,
-                                    const CallOptions& options, OnResponse on_response) {
+                                    const Prefix& prefix, const CallOptions& options,
+                                    OnResponse on_response) {
   auto shared = std::make_shared<const Message>(std::move(request));
-  internal::Attempt attempt = [self = shared_from_this(), method, shared, options,
-                               prefix = prefix(options)](Time deadline, OnResponse done) {
+  internal::Attempt attempt = [self = shared_from_this(), method, shared, options, prefix](
+                                  Time deadline, OnResponse done) {
     internal::Send send = [=](std::stop_token cut, OnResponse then) {
       CallOptions once = options;
       once.deadline = deadline;
@@ -130,27 +134,44 @@ void Channel::State::call_patiently(const std::string& method, Message request,
 void Channel::call(const std::string& method, Message request, const CallOptions& options,
                    OnResponse on_response) {
   if (options.retry || state_->options.faults) {
-    return state_->call_patiently(method, std::move(request), options, std::move(on_response));
+    return state_->call_patiently(method, std::move(request), state_->prefix(options), options,
+                                  std::move(on_response));
   }
   internal::OutgoingCall::start(state_->target, method, state_->prefix(options), std::move(request),
                                 options, internal::CompletionLoop::next(state_->home).queue(),
                                 std::move(on_response));
 }
 
-Response Channel::call(const std::string& method, Message request, const CallOptions& options) {
-  if (options.retry || state_->options.faults) {
-    auto answer = std::make_shared<std::promise<Response>>();
-    call(method, std::move(request), options,
-         [answer](Response response) { answer->set_value(std::move(response)); });
-    return answer->get_future().get();  // it comes by the deadline
-  }
+// The calling thread drives the call.
+Response Channel::State::call_in_place(const std::string& method, Message request,
+                                       const Prefix& prefix, const CallOptions& options) {
   grpc::CompletionQueue& queue = internal::CompletionLoop::of_this_thread();
   std::optional<Response> result;
-  internal::OutgoingCall::start(state_->target, method, state_->prefix(options), std::move(request),
-                                options, queue,
+  internal::OutgoingCall::start(target, method, prefix, std::move(request), options, queue,
                                 [&result](Response response) { result = std::move(response); });
   while (!result) internal::CompletionLoop::run_one(queue);
   return *std::move(result);
+}
+
+Response Channel::call(const std::string& method, Message request, const CallOptions& options) {
+  const Prefix prefix = state_->prefix(options);
+  if (!state_->options.faults) {
+    if (!options.retry) {
+      return state_->call_in_place(method, std::move(request), prefix, options);
+    }
+    // Most calls need one attempt only.
+    CallOptions once = options;
+    once.deadline = std::min(options.deadline, after(options.retry->attempt_time));
+    Response response = state_->call_in_place(method, request, prefix, once);
+    if (response.ok() || !internal::may_be_lost(response.status()) ||
+        options.stop.stop_requested() || Clock::real().now() >= options.deadline) {
+      return response;
+    }
+  }
+  auto answer = std::make_shared<std::promise<Response>>();
+  state_->call_patiently(method, std::move(request), prefix, options,
+                         [answer](Response response) { answer->set_value(std::move(response)); });
+  return answer->get_future().get();  // it comes by the deadline
 }
 
 const std::string& Channel::task() const {

@@ -10,9 +10,7 @@
 #include "trireme/rpc/timer.h"
 
 namespace trireme::internal {
-namespace {
 
-// Whether the request may not have been done, or its answer was lost.
 bool may_be_lost(const absl::Status& status) {
   switch (error_code(status)) {
     case ErrorCode::kTaskUnreachable:
@@ -23,6 +21,8 @@ bool may_be_lost(const absl::Status& status) {
       return false;
   }
 }
+
+namespace {
 
 class RetryingCall : public std::enable_shared_from_this<RetryingCall> {
  public:

@@ -9,6 +9,9 @@ namespace trireme::internal {
 // Makes one attempt that ends by the deadline.
 using Attempt = std::function<void(Time deadline, OnResponse on_response)>;
 
+// Whether a call with this result may not have been done, or its answer was lost.
+bool may_be_lost(const absl::Status& status);
+
 // Attempts until there is an answer or the options' deadline has come. Calls back exactly once.
 void call_with_retries(const CallOptions& options, Attempt attempt, OnResponse on_response);
 

@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr size_t kMostGraphs = 256;  // of a session; the least recently used goes
-constexpr auto kSessionCheck = milliseconds(500);
+constexpr auto kSessionCheck = milliseconds(200);
 
 absl::Status unknown_session(uint64_t session) {
   return make_status(ErrorCode::kNotFound,
@@ -82,10 +82,21 @@ void MasterGraph::invalidate(const Registered& registered) {
   if (registered_.get() == &registered) registered_.reset();
 }
 
-uint64_t MasterGraph::begin_step() {
+uint64_t MasterGraph::begin_step(std::weak_ptr<RunningStep> step) {
   MutexLock lock(mutex_);
-  under_way_.insert(next_step_);
+  under_way_.emplace(next_step_, std::move(step));
   return next_step_++;
+}
+
+void MasterGraph::look_after_steps() {
+  std::vector<std::shared_ptr<RunningStep>> steps;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [number, weak] : under_way_) {
+      if (auto step = weak.lock()) steps.push_back(std::move(step));
+    }
+  }
+  for (const auto& step : steps) step->look_after();
 }
 
 void MasterGraph::end_step(uint64_t number) {
@@ -95,7 +106,7 @@ void MasterGraph::end_step(uint64_t number) {
 
 uint64_t MasterGraph::oldest_step() const {
   MutexLock lock(mutex_);
-  return under_way_.empty() ? next_step_ : *under_way_.begin();
+  return under_way_.empty() ? next_step_ : under_way_.begin()->first;
 }
 
 Master::Master(TaskContext& context, PeerChannels& channels, std::shared_ptr<Worker> worker,
@@ -444,10 +455,12 @@ void Master::look_after_sessions() {
   };
   std::vector<uint64_t> expired;
   std::vector<Renewal> renewals;
+  std::vector<std::shared_ptr<MasterGraph>> graphs;
   {
     MutexLock lock(mutex_);
     const Time now = Clock::real().now();
     for (auto& [id, session] : sessions_) {
+      for (const auto& [number, graph] : session.graphs) graphs.push_back(graph);
       if (session.until < now) {
         expired.push_back(id);
       } else if (now - session.renewed > session.settings.lease / 4) {
@@ -456,6 +469,7 @@ void Master::look_after_sessions() {
       }
     }
   }
+  for (const auto& graph : graphs) graph->look_after_steps();
   for (uint64_t session : expired) {
     log_info(context_.task.to_string(), ": session ", format_incarnation(session),
              " has ended: its client was not heard of for its lease");

@@ -35,6 +35,14 @@ struct VariablePlace {
   bool exists = false;
 };
 
+// A step that is under way.
+class RunningStep {
+ public:
+  virtual ~RunningStep() = default;
+  // Called now and then.
+  virtual void look_after() = 0;
+};
+
 // A graph of a session, placed and cut. The parts are registered with their tasks when they are
 // first needed, and again after one of these was started anew. Thread-safe.
 class MasterGraph {
@@ -58,9 +66,10 @@ class MasterGraph {
   // A step over this registration failed because a task was lost.
   void invalidate(const Registered& registered);
 
-  uint64_t begin_step();
+  uint64_t begin_step(std::weak_ptr<RunningStep> step);
   void end_step(uint64_t number);
   uint64_t oldest_step() const;
+  void look_after_steps();
 
  private:
   const uint64_t session_;
@@ -70,7 +79,7 @@ class MasterGraph {
   mutable Mutex mutex_;
   std::shared_ptr<const Registered> registered_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_step_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::set<uint64_t> under_way_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::weak_ptr<RunningStep>> under_way_ ABSL_GUARDED_BY(mutex_);
 };
 
 struct StepInputs {

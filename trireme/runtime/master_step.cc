@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
-#include "trireme/rpc/timer.h"
 #include "trireme/runtime/server_service.h"
 #include "trireme/runtime/session.pb.h"
 
@@ -18,7 +17,7 @@ using std::chrono::seconds;
 // A task that does not answer for so long, be it ever so busy with operators, is lost.
 constexpr auto kLost = seconds(3);
 
-class MasterStep : public std::enable_shared_from_this<MasterStep> {
+class MasterStep final : public RunningStep, public std::enable_shared_from_this<MasterStep> {
  public:
   MasterStep(std::shared_ptr<MasterGraph> graph,
              std::shared_ptr<const MasterGraph::Registered> registered,
@@ -27,10 +26,10 @@ class MasterStep : public std::enable_shared_from_this<MasterStep> {
         registered_(std::move(registered)),
         worker_(std::move(worker)),
         inputs_(std::move(inputs)),
-        key_{registered_->id, graph_->begin_step()},
         done_(std::move(done)) {}
 
   void start() {
+    key_ = {registered_->id, graph_->begin_step(weak_from_this())};
     const std::vector<GraphPart>& parts = graph_->parts();
     {
       MutexLock lock(mutex_);
@@ -54,7 +53,28 @@ class MasterStep : public std::enable_shared_from_this<MasterStep> {
     for (size_t i = 0; i < parts.size(); ++i) {
       if (registered_->channels[i] == nullptr) run_own(i);
     }
-    if (parts.size() > 1 || registered_->channels[0] != nullptr) watch();
+  }
+
+  // Asks tasks that keep the step waiting whether they are there: one that is frozen, or cut off,
+  // would not tell before the deadline.
+  void look_after() override {
+    const Time now = Clock::real().now();
+    const Duration whole = inputs_.deadline - started_, left = inputs_.deadline - now;
+    if (now < started_ + std::min<Duration>(seconds(1), whole / 4) || now < next_question_ ||
+        left <= Duration::zero()) {
+      return;
+    }
+    next_question_ = now + seconds(1);
+    std::vector<size_t> asked;
+    {
+      MutexLock lock(mutex_);
+      if (over_) return;
+      for (size_t i = 0; i < waiting_.size(); ++i) {
+        if (waiting_[i] && registered_->channels[i] != nullptr) asked.push_back(i);
+      }
+    }
+    const Time limit = now + std::min<Duration>(kLost, left * 2 / 3);
+    for (size_t i : asked) ask_whether_there(i, limit);
   }
 
  private:
@@ -90,7 +110,7 @@ class MasterStep : public std::enable_shared_from_this<MasterStep> {
         kRunPart, make_message(request, std::move(tensors)),
         {.deadline = inputs_.deadline,
          .incarnation = registered_->incarnations.at(graph_->parts()[index].task),
-         .large_response = true,
+         .large_response = !graph_->parts()[index].small_answer,
          .stop = stop_.get_token(),
          .retry = step_retry()},
         [self = shared_from_this(), index](Response response) {
@@ -203,30 +223,6 @@ class MasterStep : public std::enable_shared_from_this<MasterStep> {
     done(std::move(outputs));
   }
 
-  // Asks tasks that keep the step waiting whether they are there: one that is frozen, or cut off,
-  // would not tell before the deadline.
-  void watch() {
-    const Time now = Clock::real().now();
-    const Duration left = inputs_.deadline - now;
-    if (left <= Duration::zero()) return;
-    run_at(now + std::min<Duration>(seconds(1), left / 4), [weak = weak_from_this()] {
-      const auto self = weak.lock();
-      if (self == nullptr) return;
-      std::vector<size_t> asked;
-      {
-        MutexLock lock(self->mutex_);
-        if (self->over_) return;
-        for (size_t i = 0; i < self->waiting_.size(); ++i) {
-          if (self->waiting_[i] && self->registered_->channels[i] != nullptr) asked.push_back(i);
-        }
-      }
-      const Duration rest = self->inputs_.deadline - Clock::real().now();
-      const Time limit = after(std::min<Duration>(kLost, rest * 2 / 3));
-      for (size_t i : asked) self->ask_whether_there(i, limit);
-      self->watch();
-    });
-  }
-
   void ask_whether_there(size_t index, Time limit) {
     const TaskId& task = graph_->parts()[index].task;
     describe_task(*registered_->channels[index],
@@ -260,7 +256,9 @@ class MasterStep : public std::enable_shared_from_this<MasterStep> {
   const std::shared_ptr<const MasterGraph::Registered> registered_;
   const std::shared_ptr<Worker> worker_;
   const StepInputs inputs_;
-  const StepKey key_;
+  StepKey key_;
+  const Time started_ = Clock::real().now();
+  Time next_question_ = Time::min();  // used by look_after() only
   std::stop_source stop_;
   std::optional<std::stop_callback<std::function<void()>>> on_stop_;
 

@@ -61,14 +61,13 @@ bool PartStep::start(PartInputs inputs, std::vector<std::shared_ptr<HostedVariab
     finish(std::move(bound));
     return true;
   }
-  const bool at_once = part_->typical_us.load(std::memory_order_relaxed) < kInlineMicroseconds;
   // Held by the callback: a step that is given up may be destroyed in it.
   on_stop_.emplace(inputs.stop, [self = weak_from_this()] {
     if (const auto step = self.lock()) {
       step->abort(make_status(ErrorCode::kCancelled, "the step was given up"));
     }
   });
-  if (at_once) {
+  if (runs_at_once()) {
     advance();
   } else {
     executor.submit([self = shared_from_this()] { self->advance(); });
@@ -87,7 +86,13 @@ void PartStep::deliver(uint32_t edge, Pieces pieces) {
       resume = true;
     }
   }
-  if (resume) executor_->submit([self = shared_from_this()] { self->advance(); });
+  if (!resume) return;
+  if (runs_at_once()) return advance();
+  executor_->submit([self = shared_from_this()] { self->advance(); });
+}
+
+bool PartStep::runs_at_once() const {
+  return part_->typical_us.load(std::memory_order_relaxed) < kInlineMicroseconds;
 }
 
 void PartStep::abort(absl::Status why) {

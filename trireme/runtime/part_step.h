@@ -101,6 +101,7 @@ class PartStep : public std::enable_shared_from_this<PartStep>, private Transfer
   void send(uint32_t send, Pieces pieces) override;
   void flush() override;
 
+  bool runs_at_once() const;
   void advance();
   void deliver_to(const RegisteredPart::Destination& destination,
                   std::vector<CrossingValue> values);

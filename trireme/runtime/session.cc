@@ -13,6 +13,7 @@
 #include "trireme/base/mutex.h"
 #include "trireme/base/status.h"
 #include "trireme/cluster/address.h"
+#include "trireme/graph/cutter.h"
 #include "trireme/graph/graph_file.h"
 #include "trireme/graph/variable_registry.h"
 #include "trireme/rpc/channel.h"
@@ -97,6 +98,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     uint64_t graph = 0;
     std::shared_ptr<const internal::Plan> plan;
     RegisterGraphResponse registered;
+    bool small_answer = false;
   };
 
   std::shared_ptr<const Known> known_graph(const FunctionStep& step, Time deadline) {
@@ -120,6 +122,9 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     auto known = std::make_shared<Known>();
     known->graph = number;
     known->plan = step.plan;
+    const auto& def = step.plan->graph->def;
+    known->small_answer = internal::bytes_of(def, {def.outputs().begin(), def.outputs().end()}) <=
+                          internal::kSmallAnswer;
     known->registered = value_or_throw(register_graph(step, number, deadline));
     throw_if_error(make_variables(step, *known, deadline));
     MutexLock lock(mutex_);
@@ -132,7 +137,8 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
            std::function<void(absl::StatusOr<std::vector<at::Tensor>>)> done) {
     const Time deadline = step_deadline(options);
     const auto known = known_graph(*step, deadline);
-    channel_.call(internal::kRunStep, request_of(*step, *known), call_options(deadline, options),
+    channel_.call(internal::kRunStep, request_of(*step, *known),
+                  call_options(*known, deadline, options),
                   [self = shared_from_this(), done = std::move(done)](Response response) {
                     done(self->result_of(std::move(response)));
                   });
@@ -143,7 +149,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     const Time deadline = step_deadline(options);
     const auto known = known_graph(step, deadline);
     return result_of(channel_.call(internal::kRunStep, request_of(step, *known),
-                                   call_options(deadline, options)));
+                                   call_options(*known, deadline, options)));
   }
 
   Graph placed_graph(const FunctionStep& step) {
@@ -177,14 +183,13 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     return make_message(request, std::move(tensors));
   }
 
-  CallOptions call_options(Time deadline, const SessionStepOptions& options) const {
+  static CallOptions call_options(const Known& known, Time deadline,
+                                  const SessionStepOptions& options) {
     return {.deadline = deadline,
-            .large_response = true,
+            .large_response = !known.small_answer,
             .stop = options.stop,
-            .retry = internal_retry()};
+            .retry = step_retry()};
   }
-
-  static RetryPolicy internal_retry() { return step_retry(); }
 
   absl::StatusOr<std::vector<at::Tensor>> result_of(Response response) {
     if (!response.ok()) return on_error(response.status());
