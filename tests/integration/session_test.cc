@@ -134,7 +134,7 @@ TEST(Session, SessionsOfAContainerShareVariablesAndOneInitialises) {
   EXPECT_EQ(later.run(read).item<int64_t>(), 6);
 
   Session alone(cluster.target(kMaster),
-                {.container = "nobody", .initializes = false, .timeout = milliseconds(300)});
+                {.container = "nobody", .initializes = false, .timeout = seconds(2)});
   const Error error = error_of([&] { alone.run(read); });
   EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
   EXPECT_THAT(error.what(), HasSubstr("/job:ps/task:1: variable 'shared': it was not initialised"));

@@ -34,7 +34,10 @@ absl::Status malformed(const std::string& what) {
 }  // namespace
 
 int default_rpc_threads() {
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 4);
+  // Asked for with every call, and the system reads a file to tell.
+  static const int threads =
+      std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 4);
+  return threads;
 }
 
 absl::StatusOr<MessageWriter> MessageWriter::make(const Prefix& prefix, Message message) {

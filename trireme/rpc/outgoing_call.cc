@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "trireme/rpc/retrying_call.h"
 
 namespace trireme::internal {
 namespace {
@@ -130,7 +131,7 @@ absl::Status OutgoingCall::outcome() const {
                        absl::StrCat("the answer of ", peer, " to ", method_, " ends too early"),
                        origin);
   }
-  if (made_by_peer(grpc_status_)) return with_origin(from_grpc(grpc_status_), origin);
+  if (made_by_peer(grpc_status_)) return as_answer(with_origin(from_grpc(grpc_status_), origin));
   switch (grpc_status_.error_code()) {
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       return make_status(ErrorCode::kDeadlineExceeded,

@@ -5,18 +5,31 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/rpc/timer.h"
 
 namespace trireme::internal {
 
+namespace {
+
+constexpr char kAnswerUrl[] = "trireme/answer";
+
+}  // namespace
+
+absl::Status as_answer(absl::Status status) {
+  status.SetPayload(kAnswerUrl, absl::Cord());
+  return status;
+}
+
 bool may_be_lost(const absl::Status& status) {
   switch (error_code(status)) {
-    case ErrorCode::kTaskUnreachable:
     case ErrorCode::kUnavailable:
-    case ErrorCode::kDeadlineExceeded:
       return true;
+    case ErrorCode::kTaskUnreachable:
+    case ErrorCode::kDeadlineExceeded:
+      return !status.GetPayload(kAnswerUrl).has_value();
     default:
       return false;
   }

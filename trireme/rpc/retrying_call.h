@@ -11,6 +11,9 @@ using Attempt = std::function<void(Time deadline, OnResponse on_response)>;
 
 // Whether a call with this result may not have been done, or its answer was lost.
 bool may_be_lost(const absl::Status& status);
+// Marks an error as what the server itself answered: that somebody else could not be reached, or
+// was late, is no reason to ask again.
+[[nodiscard]] absl::Status as_answer(absl::Status status);
 
 // Attempts until there is an answer or the options' deadline has come. Calls back exactly once.
 void call_with_retries(const CallOptions& options, Attempt attempt, OnResponse on_response);

@@ -85,6 +85,7 @@ class GraphService final : public Service {
                                            &GraphService::create_variables),
         method<RunStepRequest>(internal::kRunStep, kClients, &GraphService::run_step,
                                Repeats::kAnsweredOnce),
+        method<CancelStepRequest>(internal::kCancelStep, kClients, &GraphService::cancel_step),
         method<RegisterPartRequest>(internal::kRegisterPart, kTasks, &GraphService::register_part),
         method<DropPartsRequest>(internal::kDropParts, kTasks, &GraphService::drop_parts),
         method<RunPartRequest>(internal::kRunPart, kTasks, &GraphService::run_part,
@@ -167,7 +168,7 @@ class GraphService final : public Service {
     auto tensors = with_undefined(std::move(call.request().tensors), request.undefined_inputs());
     if (!tensors.ok()) return call.respond(tensors.status());
     internal::StepInputs inputs{*std::move(tensors), request.seed(), request.step(),
-                                call.deadline(), call.stop_token()};
+                                after(milliseconds(request.timeout_ms())), request.token()};
     master_->run_step(
         request.session(), request.graph(), std::move(inputs),
         [call = std::move(call)](absl::StatusOr<std::vector<at::Tensor>> outputs) mutable {
@@ -176,6 +177,11 @@ class GraphService final : public Service {
           std::vector<at::Tensor> tensors = without_undefined(*std::move(outputs), response);
           call.respond(make_message(response, std::move(tensors)));
         });
+  }
+
+  void cancel_step(const CancelStepRequest& request, ServerCall call) {
+    master_->cancel_step(request.session(), request.token());
+    call.respond(make_message(CancelStepResponse()));
   }
 
   void register_part(const RegisterPartRequest& request, ServerCall call) {
@@ -203,8 +209,11 @@ class GraphService final : public Service {
   void run_part(const RunPartRequest& request, ServerCall call) {
     auto tensors = with_undefined(std::move(call.request().tensors), request.undefined_inputs());
     if (!tensors.ok()) return call.respond(tensors.status());
-    internal::PartInputs inputs{*std::move(tensors), request.seed(), request.step(),
-                                call.deadline(), call.stop_token()};
+    internal::PartInputs inputs{*std::move(tensors),
+                                request.seed(),
+                                request.step(),
+                                after(milliseconds(request.timeout_ms())),
+                                {}};
     worker_->run_part(key_of(request.id()), request.oldest(), std::move(inputs),
                       [call = std::move(call)](absl::StatusOr<PartResult> result) mutable {
                         if (!result.ok()) return call.respond(result.status());

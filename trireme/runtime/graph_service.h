@@ -16,6 +16,7 @@ inline constexpr char kCloseSession[] = "/trireme.Master/CloseSession";
 inline constexpr char kRegisterGraph[] = "/trireme.Master/RegisterGraph";
 inline constexpr char kInitializeVariables[] = "/trireme.Master/InitializeVariables";
 inline constexpr char kRunStep[] = "/trireme.Master/RunStep";
+inline constexpr char kCancelStep[] = "/trireme.Master/CancelStep";
 
 }  // namespace internal
 }  // namespace trireme

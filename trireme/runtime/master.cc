@@ -434,17 +434,54 @@ void Master::run_step(uint64_t session, uint64_t graph, StepInputs inputs, OnSte
                                          " inputs and got ", inputs.tensors.size())));
   }
   if (auto registered = (*found)->registered()) {
-    return run_master_step(*std::move(found), std::move(registered), worker_, std::move(inputs),
-                           std::move(done));
+    return start_step(session, *std::move(found), std::move(registered), std::move(inputs),
+                      std::move(done));
   }
   // A task was lost: find out who is there now.
-  executor_.submit([self = shared_from_this(), graph = *std::move(found),
+  executor_.submit([self = shared_from_this(), session, graph = *std::move(found),
                     inputs = std::move(inputs), done = std::move(done)]() mutable {
     auto registered = self->ensure_registered(graph, inputs.deadline);
     if (!registered.ok()) return done(registered.status());
-    run_master_step(std::move(graph), *std::move(registered), self->worker_, std::move(inputs),
-                    std::move(done));
+    self->start_step(session, std::move(graph), *std::move(registered), std::move(inputs),
+                     std::move(done));
   });
+}
+
+void Master::start_step(uint64_t session, std::shared_ptr<MasterGraph> graph,
+                        std::shared_ptr<const MasterGraph::Registered> registered,
+                        StepInputs inputs, OnStepResult done) {
+  const uint64_t token = inputs.token;
+  if (token != 0) {
+    done = [self = shared_from_this(), session, token,
+            done = std::move(done)](absl::StatusOr<std::vector<at::Tensor>> result) mutable {
+      {
+        MutexLock lock(self->mutex_);
+        const auto found = self->sessions_.find(session);
+        if (found != self->sessions_.end()) found->second.running.erase(token);
+      }
+      done(std::move(result));
+    };
+  }
+  const auto step = make_master_step(std::move(graph), std::move(registered), worker_,
+                                     std::move(inputs), std::move(done));
+  if (token != 0) {
+    MutexLock lock(mutex_);
+    const auto found = sessions_.find(session);
+    if (found != sessions_.end()) found->second.running[token] = step;
+  }
+  step->start();
+}
+
+void Master::cancel_step(uint64_t session, uint64_t token) {
+  std::shared_ptr<RunningStep> step;
+  {
+    MutexLock lock(mutex_);
+    const auto found = sessions_.find(session);
+    if (found == sessions_.end()) return;
+    const auto running = found->second.running.find(token);
+    if (running != found->second.running.end()) step = running->second.lock();
+  }
+  if (step != nullptr) step->cancel();
 }
 
 void Master::look_after_sessions() {

@@ -39,8 +39,10 @@ struct VariablePlace {
 class RunningStep {
  public:
   virtual ~RunningStep() = default;
+  virtual void start() = 0;
   // Called now and then.
   virtual void look_after() = 0;
+  virtual void cancel() = 0;
 };
 
 // A graph of a session, placed and cut. The parts are registered with their tasks when they are
@@ -87,7 +89,7 @@ struct StepInputs {
   uint64_t seed = 0;
   uint64_t step = 0;
   Time deadline;
-  std::stop_token stop;
+  uint64_t token = 0;  // by which it can be cancelled; 0: it cannot
 };
 using OnStepResult = absl::AnyInvocable<void(absl::StatusOr<std::vector<at::Tensor>>)>;
 
@@ -117,6 +119,7 @@ class Master : public std::enable_shared_from_this<Master> {
 
   // Does not block; calls back once.
   void run_step(uint64_t session, uint64_t graph, StepInputs inputs, OnStepResult done);
+  void cancel_step(uint64_t session, uint64_t token);
 
  private:
   struct Session {
@@ -126,8 +129,13 @@ class Master : public std::enable_shared_from_this<Master> {
     std::unordered_map<uint64_t, std::shared_ptr<MasterGraph>> graphs;
     std::list<uint64_t> recent;  // the most recently used first
     std::set<TaskId> tasks;      // that have something of it
+    // Steps that can be cancelled, by their token.
+    std::unordered_map<uint64_t, std::weak_ptr<RunningStep>> running;
   };
 
+  void start_step(uint64_t session, std::shared_ptr<MasterGraph> graph,
+                  std::shared_ptr<const MasterGraph::Registered> registered, StepInputs inputs,
+                  OnStepResult done);
   absl::StatusOr<std::shared_ptr<MasterGraph>> find_graph(uint64_t session, uint64_t graph);
   absl::StatusOr<std::map<TaskId, DeviceList>> devices_of_tasks(const proto::GraphDef& def,
                                                                 Time deadline);

@@ -1,7 +1,6 @@
 #include "trireme/runtime/master_step.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
@@ -28,7 +27,7 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
         inputs_(std::move(inputs)),
         done_(std::move(done)) {}
 
-  void start() {
+  void start() override {
     key_ = {registered_->id, graph_->begin_step(weak_from_this())};
     const std::vector<GraphPart>& parts = graph_->parts();
     {
@@ -38,14 +37,6 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
       pending_ = static_cast<int>(parts.size());
     }
     if (parts.empty()) return finish();
-    if (inputs_.stop.stop_possible()) {
-      on_stop_.emplace(inputs_.stop, [weak = weak_from_this()] {
-        const auto self = weak.lock();
-        if (self != nullptr) {
-          self->fail(make_status(ErrorCode::kCancelled, "the step was cancelled"));
-        }
-      });
-    }
     for (size_t i = 0; i < parts.size(); ++i) {
       if (registered_->channels[i] != nullptr) ask(i);
     }
@@ -54,6 +45,8 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
       if (registered_->channels[i] == nullptr) run_own(i);
     }
   }
+
+  void cancel() override { fail(make_status(ErrorCode::kCancelled, "the step was cancelled")); }
 
   // Asks tasks that keep the step waiting whether they are there: one that is frozen, or cut off,
   // would not tell before the deadline.
@@ -100,6 +93,8 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
     request.set_seed(inputs_.seed);
     request.set_step(inputs_.step);
     request.set_oldest(graph_->oldest_step());
+    request.set_timeout_ms(
+        std::chrono::duration_cast<milliseconds>(inputs_.deadline - Clock::real().now()).count());
     std::vector<at::Tensor> tensors;
     const std::vector<at::Tensor> all = inputs_of(graph_->parts()[index]);
     for (size_t i = 0; i < all.size(); ++i) {
@@ -260,7 +255,6 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
   const Time started_ = Clock::real().now();
   Time next_question_ = Time::min();  // used by look_after() only
   std::stop_source stop_;
-  std::optional<std::stop_callback<std::function<void()>>> on_stop_;
 
   Mutex mutex_;
   OnStepResult done_ ABSL_GUARDED_BY(mutex_);
@@ -272,12 +266,11 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
 
 }  // namespace
 
-void run_master_step(std::shared_ptr<MasterGraph> graph,
-                     std::shared_ptr<const MasterGraph::Registered> registered,
-                     std::shared_ptr<Worker> worker, StepInputs inputs, OnStepResult done) {
-  std::make_shared<MasterStep>(std::move(graph), std::move(registered), std::move(worker),
-                               std::move(inputs), std::move(done))
-      ->start();
+std::shared_ptr<RunningStep> make_master_step(
+    std::shared_ptr<MasterGraph> graph, std::shared_ptr<const MasterGraph::Registered> registered,
+    std::shared_ptr<Worker> worker, StepInputs inputs, OnStepResult done) {
+  return std::make_shared<MasterStep>(std::move(graph), std::move(registered), std::move(worker),
+                                      std::move(inputs), std::move(done));
 }
 
 }  // namespace trireme::internal

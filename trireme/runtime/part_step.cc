@@ -40,6 +40,7 @@ bool PartStep::start(PartInputs inputs, std::vector<std::shared_ptr<HostedVariab
     MutexLock lock(mutex_);
     if (started_ || ended_) return false;
     started_ = true;
+    limit_ = inputs.deadline;
     done_ = std::move(done);
   }
   variables_ = std::move(variables);
@@ -61,12 +62,14 @@ bool PartStep::start(PartInputs inputs, std::vector<std::shared_ptr<HostedVariab
     finish(std::move(bound));
     return true;
   }
-  // Held by the callback: a step that is given up may be destroyed in it.
-  on_stop_.emplace(inputs.stop, [self = weak_from_this()] {
-    if (const auto step = self.lock()) {
-      step->abort(make_status(ErrorCode::kCancelled, "the step was given up"));
-    }
-  });
+  if (inputs.stop.stop_possible()) {
+    // A step that is given up may be destroyed in the callback, which holds it.
+    on_stop_.emplace(inputs.stop, [self = weak_from_this()] {
+      if (const auto step = self.lock()) {
+        step->abort(make_status(ErrorCode::kCancelled, "the step was given up"));
+      }
+    });
+  }
   if (runs_at_once()) {
     advance();
   } else {
@@ -93,6 +96,11 @@ void PartStep::deliver(uint32_t edge, Pieces pieces) {
 
 bool PartStep::runs_at_once() const {
   return part_->typical_us.load(std::memory_order_relaxed) < kInlineMicroseconds;
+}
+
+bool PartStep::is_late(Time now) {
+  MutexLock lock(mutex_);
+  return now > limit_ && !ended_;
 }
 
 void PartStep::abort(absl::Status why) {

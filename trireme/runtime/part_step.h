@@ -93,6 +93,8 @@ class PartStep : public std::enable_shared_from_this<PartStep>, private Transfer
              Executor& executor, OnPartResult done);
   // A value from another task. What arrived before, or comes too late, is dropped.
   void deliver(uint32_t edge, Pieces pieces);
+  // Whether it should have ended by now.
+  bool is_late(Time now);
   // Starts no further operator; the result is this error, if it is not over yet.
   void abort(absl::Status why);
 
@@ -130,6 +132,7 @@ class PartStep : public std::enable_shared_from_this<PartStep>, private Transfer
   Mutex mutex_;
   std::map<uint32_t, Pieces> arrived_ ABSL_GUARDED_BY(mutex_);
   std::optional<uint32_t> awaited_ ABSL_GUARDED_BY(mutex_);  // the edge, while no thread runs it
+  Time limit_ ABSL_GUARDED_BY(mutex_) = Time::max();
   OnPartResult done_ ABSL_GUARDED_BY(mutex_);
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // the result is out

@@ -137,7 +137,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
            std::function<void(absl::StatusOr<std::vector<at::Tensor>>)> done) {
     const Time deadline = step_deadline(options);
     const auto known = known_graph(*step, deadline);
-    channel_.call(internal::kRunStep, request_of(*step, *known),
+    channel_.call(internal::kRunStep, request_of(*step, *known, deadline, 0),
                   call_options(*known, deadline, options),
                   [self = shared_from_this(), done = std::move(done)](Response response) {
                     done(self->result_of(std::move(response)));
@@ -148,7 +148,9 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
                                                   const SessionStepOptions& options) {
     const Time deadline = step_deadline(options);
     const auto known = known_graph(step, deadline);
-    return result_of(channel_.call(internal::kRunStep, request_of(step, *known),
+    const uint64_t token = options.stop.stop_possible() ? new_incarnation() : 0;
+    const std::stop_callback cancel(options.stop, [&] { cancel_step(token); });
+    return result_of(channel_.call(internal::kRunStep, request_of(step, *known, deadline, token),
                                    call_options(*known, deadline, options)));
   }
 
@@ -169,8 +171,22 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
   }
 
  private:
-  Message request_of(const FunctionStep& step, const Known& known) const {
+  void cancel_step(uint64_t token) {
+    CancelStepRequest request;
+    request.set_session(id_);
+    request.set_token(token);
+    channel_.call(internal::kCancelStep, make_message(request),
+                  {.deadline = after(std::chrono::seconds(10)), .retry = step_retry()},
+                  [](const Response&) {});
+  }
+
+  Message request_of(const FunctionStep& step, const Known& known, Time deadline,
+                     uint64_t token) const {
     RunStepRequest request;
+    request.set_timeout_ms(
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::real().now())
+            .count());
+    request.set_token(token);
     request.set_session(id_);
     request.set_graph(known.graph);
     request.set_seed(step.seed);
@@ -204,8 +220,9 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
 
   // An error of a step. What the master has forgotten, because it was started again or because the
   // lease ran out, is told to it again before the next step.
-  absl::Status on_error(const absl::Status& error) {
+  absl::Status on_error(absl::Status error) {
     const ErrorCode code = error_code(error);
+    error = with_origin(std::move(error), {master(), ""});
     if (code == ErrorCode::kIncarnationChanged || code == ErrorCode::kTaskUnreachable ||
         code == ErrorCode::kNotFound) {
       MutexLock lock(mutex_);

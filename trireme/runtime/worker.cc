@@ -43,7 +43,7 @@ void Worker::start() {
       MutexLock lock(self->mutex_);
       if (self->stopped_) return;
     }
-    self->end_expired_sessions();
+    self->end_what_is_late();
     self->start();
   });
 }
@@ -292,14 +292,24 @@ void Worker::end_session(uint64_t session) {
   if (context_.variables != nullptr) context_.variables->drop_container(own_container(session));
 }
 
-void Worker::end_expired_sessions() {
+void Worker::end_what_is_late() {
   std::vector<uint64_t> expired;
+  std::vector<std::shared_ptr<PartStep>> late;
   {
     MutexLock lock(mutex_);
     const Time now = Clock::real().now();
     for (const auto& [session, until] : leases_) {
       if (until < now) expired.push_back(session);
     }
+    for (const auto& [id, registration] : registrations_) {
+      for (const auto& [number, step] : registration.steps) {
+        if (step->is_late(now)) late.push_back(step);
+      }
+    }
+  }
+  for (const auto& step : late) {
+    step->abort(
+        make_status(ErrorCode::kDeadlineExceeded, "the step did not end before its deadline"));
   }
   for (uint64_t session : expired) {
     log_info(context_.task.to_string(), ": the lease of session ", format_incarnation(session),

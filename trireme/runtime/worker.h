@@ -84,7 +84,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void forget_step(const StepKey& key);
   void touch_session(uint64_t session, Duration lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void end_expired_sessions();
+  void end_what_is_late();
   absl::StatusOr<std::shared_ptr<VariableHost>> variables() const;
 
   TaskContext& context_;

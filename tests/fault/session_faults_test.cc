@@ -1,0 +1,156 @@
+// Steps over real processes that are killed or frozen in their midst, and over calls that are lost,
+// repeated and late. TRIREME_HURTS sets how often a task is hurt.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cstdlib>
+#include <future>
+#include <random>
+
+#include "trireme/base/status.h"
+#include "trireme/graph/device_scope.h"
+#include "trireme/rpc/fault_injector.h"
+#include "trireme/rpc/port_reservation.h"
+#include "trireme/runtime/session.h"
+#include "trireme/server/services.h"
+#include "trireme/testing/process_cluster.h"
+
+namespace trireme {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using torch::Tensor;
+
+int hurts() {
+  const char* text = std::getenv("TRIREME_HURTS");
+  return text == nullptr ? 4 : std::atoi(text);
+}
+
+// A step that hops over all three workers a hundred times.
+Function<Tensor(const Tensor&)> long_step(int hops) {
+  return function("long_step", std::function<Tensor(const Tensor&)>([hops](const Tensor& input) {
+                    Tensor x = input;
+                    for (int i = 0; i < hops; ++i) {
+                      DeviceScope on("/job:worker/task:" + std::to_string(i % 3));
+                      x = torch::tanh(x) + 1;
+                    }
+                    return x;
+                  }),
+                  {.check_capture = false});
+}
+
+Error error_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(ErrorCode::kOk, "no error");
+}
+
+void expect_nothing_left(TestCluster& cluster) {
+  for (const TaskId& task : cluster.spec().all_tasks()) {
+    uint64_t left = 1;
+    for (const Time limit = after(seconds(20)); Clock::real().now() < limit && left > 0;) {
+      const auto counters = cluster.describe(task).counters;
+      left = counters.at("steps_active") + counters.at("step_values_waiting");
+    }
+    EXPECT_EQ(left, 0u) << task << " keeps something of a step";
+  }
+}
+
+TEST(SessionFaults, ATaskLostInMidStepIsNamedAndTheSessionGoesOn) {
+  constexpr auto kTimeout = seconds(20);
+  ProcessCluster cluster({{.workers = 3, .ps = 0}});
+  Session session(cluster.target({"worker", 0}), {.timeout = kTimeout});
+  const auto step = long_step(600);
+  const Tensor x = torch::rand({1000});
+  const Time begin = Clock::real().now();
+  const Tensor expected = session.run(step, x);
+  const auto usual =
+      std::chrono::duration_cast<std::chrono::microseconds>(Clock::real().now() - begin).count();
+  std::mt19937 random(7);
+  int interrupted = 0;
+  for (int i = 0; i < hurts(); ++i) {
+    const TaskId task = {"worker", static_cast<int>(random() % 3)};
+    const bool freeze = random() % 2 == 0;
+    std::optional<Error> error;
+    auto steps = std::async(std::launch::async, [&] {
+      // One after another, until one meets the fault.
+      for (const Time limit = after(kTimeout); Clock::real().now() < limit;) {
+        const Error result = error_of([&] { session.run(step, x); });
+        if (result.code() != ErrorCode::kOk) return result;
+      }
+      return Error(ErrorCode::kOk, "no step met the fault");
+    });
+    // At a random moment of a step.
+    const Time moment = after(std::chrono::microseconds(random() % (2 * usual + 1)));
+    while (Clock::real().now() < moment) std::this_thread::yield();
+    const Time hurt = Clock::real().now();
+    freeze ? cluster.freeze(task) : cluster.kill(task);
+    const Error met = steps.get();
+    EXPECT_NE(met.code(), ErrorCode::kOk) << (freeze ? "frozen " : "killed ") << task;
+    EXPECT_LT(Clock::real().now() - hurt, kTimeout + seconds(2));
+    EXPECT_THAT(met.what(), testing::HasSubstr(task.to_string()))
+        << (freeze ? "frozen " : "killed ") << task;
+    ++interrupted;
+    freeze ? cluster.thaw(task) : cluster.start(task);
+    cluster.wait_until_up();
+    // At most one more step learns that the task has a new incarnation.
+    const Error second = error_of([&] { session.run(step, x); });
+    if (second.code() != ErrorCode::kOk) {
+      EXPECT_TRUE(session.run(step, x).equal(expected)) << second.what();
+    }
+    expect_nothing_left(cluster);
+  }
+  EXPECT_EQ(interrupted, hurts());
+}
+
+TEST(SessionFaults, LostRepeatedAndLateCallsDoNotShow) {
+  // Servers whose own calls suffer, and a client without faults: what they do to each other.
+  std::vector<PortReservation> ports;
+  std::vector<std::string> addresses;
+  for (int i = 0; i < 3; ++i) {
+    ports.push_back(value_or_throw(PortReservation::make()));
+    addresses.push_back(ports.back().address());
+  }
+  const ClusterSpec spec{{"worker", addresses}};
+  auto faults = std::make_shared<FaultInjector>(
+      11, std::vector<FaultRule>{{.lose_request = 0.1,
+                                  .lose_response = 0.1,
+                                  .duplicate = 0.1,
+                                  .delay = 0.1,
+                                  .reorder = 0.1,
+                                  .longest_delay = milliseconds(5)}});
+  std::vector<std::unique_ptr<TaskServer>> servers;
+  for (const TaskId& task : spec.all_tasks()) {
+    servers.push_back(value_or_throw(TaskServer::start(
+        {.spec = spec, .task = task, .faults = faults, .services = all_services()})));
+  }
+  std::optional<Variable> v;
+  {
+    DeviceScope on("/job:worker/task:2");
+    v.emplace("v", torch::zeros({}, torch::kInt64));
+  }
+  const auto step = function("step", [&](const Tensor& x) {
+    Tensor y;
+    {
+      DeviceScope on("/job:worker/task:1");
+      y = x * 2;
+    }
+    v->assign_add(y);
+    return y + 1;
+  });
+  Session session("grpc://" + addresses[0], {.timeout = seconds(120)});
+  std::vector<std::future<Tensor>> results;
+  for (int i = 0; i < 40; ++i) results.push_back(session.start(step, torch::tensor(i)));
+  for (int i = 0; i < 40; ++i) EXPECT_EQ(results[i].get().item<int64_t>(), 2 * i + 1);
+  // Each step changed the variable once.
+  EXPECT_EQ(session.run([&] { return v->read() + 0; }).item<int64_t>(), 40 * 39);
+  EXPECT_GT(faults->injected(), 10u);
+}
+
+}  // namespace
+}  // namespace trireme
