@@ -1,6 +1,8 @@
 #include "tests/integration/graph/models.h"
 
+#include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 namespace trireme::models {
 namespace {
@@ -23,6 +25,10 @@ struct Mlp : nn::Module {
   Tensor forward(const Tensor& x) { return layers->forward(x); }
   nn::Sequential layers;
 };
+
+std::shared_ptr<void> enter(const OnStage& on_stage, int stage) {
+  return on_stage ? on_stage(stage) : nullptr;
+}
 
 nn::Conv2d conv3(int64_t in, int64_t out, int64_t stride) {
   return nn::Conv2d(nn::Conv2dOptions(in, out, 3).stride(stride).padding(1).bias(false));
@@ -53,12 +59,14 @@ struct Residual : nn::Module {
 
 // The shape of a ResNet-18: 11.2 million parameters at 64 channels.
 struct ConvNet : nn::Module {
-  explicit ConvNet(int64_t channels) {
+  static constexpr int kStages = 4;
+
+  ConvNet(int64_t channels, OnStage on_stage) : on_stage(std::move(on_stage)) {
     blocks->push_back(conv3(3, channels, 1));
     blocks->push_back(nn::BatchNorm2d(channels));
     blocks->push_back(nn::ReLU());
     int64_t in = channels;
-    for (int stage = 0; stage < 4; ++stage) {
+    for (int stage = 0; stage < kStages; ++stage) {
       const int64_t out = channels << stage;
       for (int i = 0; i < 2; ++i) {
         blocks->push_back(std::make_shared<Residual>(in, out, stage > 0 && i == 0 ? 2 : 1));
@@ -69,14 +77,31 @@ struct ConvNet : nn::Module {
     head = register_module("head", nn::Linear(in, 10));
   }
   Tensor forward(const Tensor& x) {
-    return head(torch::adaptive_avg_pool2d(blocks->forward(x), {1, 1}).flatten(1));
+    Tensor y = x;
+    int number = 0;
+    for (nn::AnyModule& block : *blocks) {
+      const auto scope = enter(on_stage, stage_of_block(number++));
+      y = block.forward(y);
+    }
+    const auto scope = enter(on_stage, kStages - 1);
+    return head(torch::adaptive_avg_pool2d(y, {1, 1}).flatten(1));
   }
+  // The stem is of the first stage; then each has two blocks.
+  static int stage_of_block(int number) { return std::max(0, (number - 3) / 2); }
+  static int stage_of(const std::string& module) {
+    const std::string prefix = "blocks.";
+    return module.starts_with(prefix) ? stage_of_block(std::stoi(module.substr(prefix.size())))
+                                      : kStages - 1;
+  }
+  const OnStage on_stage;
   nn::Sequential blocks;
   nn::Linear head{nullptr};
 };
 
 struct EncoderLayer : nn::Module {
-  EncoderLayer(int64_t width, int64_t heads) {
+  static constexpr int kStages = 3;
+
+  EncoderLayer(int64_t width, int64_t heads, OnStage on_stage) : on_stage(std::move(on_stage)) {
     attention = register_module(
         "attention",
         nn::MultiheadAttention(nn::MultiheadAttentionOptions(width, heads).dropout(0.1)));
@@ -88,10 +113,23 @@ struct EncoderLayer : nn::Module {
     head = register_module("head", nn::Linear(width, 10));
   }
   Tensor forward(const Tensor& x) {
-    Tensor y = norm1(x + dropout(std::get<0>(attention(x, x, x))));
-    y = norm2(y + dropout(feed2(dropout(torch::gelu(feed1(y))))));
-    return head(y.mean(0));
+    Tensor y, fed;
+    {
+      const auto scope = enter(on_stage, 0);
+      y = norm1(x + dropout(std::get<0>(attention(x, x, x))));
+    }
+    {
+      const auto scope = enter(on_stage, 1);
+      fed = dropout(feed2(dropout(torch::gelu(feed1(y)))));
+    }
+    const auto scope = enter(on_stage, 2);
+    return head(norm2(y + fed).mean(0));
   }
+  static int stage_of(const std::string& module) {
+    if (module.starts_with("attention") || module == "norm1") return 0;
+    return module.starts_with("feed") ? 1 : 2;
+  }
+  const OnStage on_stage;
   nn::MultiheadAttention attention{nullptr};
   nn::Linear feed1{nullptr}, feed2{nullptr}, head{nullptr};
   nn::LayerNorm norm1{nullptr}, norm2{nullptr};
@@ -158,7 +196,7 @@ Model classifier(std::shared_ptr<Net> net, std::function<Batch(torch::Generator&
 
 }  // namespace
 
-Model make_model(const std::string& name, torch::Dtype dtype, bool small) {
+Model make_model(const std::string& name, torch::Dtype dtype, bool small, const OnStage& on_stage) {
   torch::manual_seed(7);
   const auto floats = [dtype](std::vector<int64_t> sizes) {
     return [dtype, sizes](torch::Generator& generator) {
@@ -173,11 +211,15 @@ Model make_model(const std::string& name, torch::Dtype dtype, bool small) {
   } else if (name == "mlp_512") {
     model = classifier(std::make_shared<Mlp>(512, 10), floats({32, 512}));
   } else if (name == "conv") {
-    model = classifier(std::make_shared<ConvNet>(small ? 8 : 64),
+    model = classifier(std::make_shared<ConvNet>(small ? 8 : 64, on_stage),
                        floats({small ? 4 : 8, 3, small ? 16 : 32, small ? 16 : 32}));
+    model.stages = ConvNet::kStages;
+    model.stage_of = ConvNet::stage_of;
   } else if (name == "transformer") {
-    model = classifier(std::make_shared<EncoderLayer>(small ? 32 : 256, 4),
+    model = classifier(std::make_shared<EncoderLayer>(small ? 32 : 256, 4, on_stage),
                        floats({small ? 6 : 32, small ? 4 : 16, small ? 32 : 256}));
+    model.stages = EncoderLayer::kStages;
+    model.stage_of = EncoderLayer::stage_of;
   } else if (name == "towers") {
     model = classifier(std::make_shared<Towers>(), floats({128, Towers::kTowers * Towers::kWidth}));
   } else if (name == "lstm") {

@@ -1,0 +1,40 @@
+// Operators of one function, pinned to tasks of a cluster. README.md shows what it prints.
+#include <torch/torch.h>
+#include <trireme/trireme.h>
+
+#include <iostream>
+
+#include "example_cluster.h"
+
+namespace tr = trireme;
+using torch::Tensor;
+
+int main(int argc, char** argv) {
+  ExampleCluster cluster(argc, argv);
+  tr::Session session(cluster.target());
+  std::cout << "The session's master is " << session.master() << ".\n";
+
+  auto add = tr::function("add", [] {
+    Tensor a, b;
+    {
+      tr::DeviceScope on("/job:ps/task:0/cpu:0");
+      a = torch::ones({});
+    }
+    {
+      tr::DeviceScope on("/job:worker/task:1/gpu:1");  // a CPU stands in where there is no GPU
+      b = a + 2;
+    }
+    return a + b;  // pinned nowhere: it runs on the master
+  });
+  std::cout << "a + b = " << session.run(add).item<float>() << "\n\n";
+  std::cout << session.graph(add).explain();
+
+  try {
+    session.run([] {
+      tr::DeviceScope on("/job:worker/task:9");
+      return torch::ones({});
+    });
+  } catch (const tr::Error& error) {
+    std::cout << "\n" << error.what() << "\n";
+  }
+}

@@ -1,0 +1,136 @@
+// Whole models whose stages are on different tasks train as they do on one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "tests/integration/graph/models.h"
+#include "trireme/graph/device_scope.h"
+#include "trireme/graph/function.h"
+#include "trireme/graph/module.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/runtime/session.h"
+#include "trireme/testing/in_process_test_cluster.h"
+
+namespace trireme {
+namespace {
+
+using models::Model;
+using torch::Tensor;
+
+constexpr int kSteps = 20;
+
+struct Case {
+  std::string model, optimizer;
+  int tasks;
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.model << " with " << c.optimizer << " over " << c.tasks << " tasks";
+}
+
+struct Trained {
+  std::vector<Tensor> losses;
+  std::map<std::string, Tensor> state;  // parameters, buffers and the optimizer's
+};
+
+// On the tasks of the cluster, or without one in this program.
+Trained train(const Case& c, TestCluster* cluster) {
+  int stages = 1;
+  const auto scope_of = [&](int stage) -> std::shared_ptr<void> {
+    if (cluster == nullptr) return nullptr;
+    return std::make_shared<DeviceScope>(
+        absl::StrCat("/job:worker/task:", stage * c.tasks / stages));
+  };
+  const bool small = std::getenv("TRIREME_FULL") == nullptr;
+  const Model model = models::make_model(c.model, torch::kFloat, small, scope_of);
+  stages = model.stages;
+  // Each module's variables with its stage; the children first, since a module has theirs, too.
+  auto modules = model.module->named_modules().items();
+  std::reverse(modules.begin(), modules.end());
+  for (const auto& module : modules) {
+    const auto scope = scope_of(model.stage_of(module.key()));
+    track(*module.value(), module.key());
+  }
+  const std::vector<Variable> variables = track(model.module);
+  const Optimizer optimizer = c.optimizer == "adam"
+                                  ? Optimizer(Adam(variables, {.lr = 0.001}))
+                                  : Optimizer(Sgd(variables, {.lr = 0.05, .momentum = 0.9}));
+  const auto step = function("step",
+                             [&](const Tensor& x, const Tensor& y) {
+                               const Tensor loss = model.loss(x, y);
+                               optimizer.minimize(loss);
+                               return loss;
+                             },
+                             {.seed = 42});
+  std::vector<Variable> all = variables;
+  for (const Variable& v : optimizer.state()) all.push_back(v);
+  const auto read = function("read", [&] {
+    std::vector<Tensor> contents;
+    for (const Variable& v : all) contents.push_back(v.read().detach().clone());
+    return contents;
+  });
+
+  std::optional<Session> session;
+  if (cluster != nullptr) session.emplace(cluster->target({"worker", 0}));
+  Trained trained;
+  for (int i = 0; i < kSteps; ++i) {
+    const auto [x, y] = model.batch(i);
+    trained.losses.push_back(session ? session->run(step, x, y) : step(x, y));
+  }
+  const std::vector<Tensor> contents = session ? session->run(read) : read();
+  for (size_t i = 0; i < all.size(); ++i) trained.state[all[i].name()] = contents[i];
+  return trained;
+}
+
+double distance(const Tensor& a, const Tensor& b) {
+  const Tensor x = a.to(torch::kDouble), y = b.to(torch::kDouble);
+  const double norm = y.norm().item<double>(), difference = (x - y).norm().item<double>();
+  return difference == 0 ? 0 : difference / std::max(norm, 1e-30);
+}
+
+class CutModels : public testing::TestWithParam<Case> {};
+
+TEST_P(CutModels, TrainAsOnOneTask) {
+  const Trained one = train(GetParam(), nullptr);
+  InProcessTestCluster cluster({.workers = GetParam().tasks, .ps = 0});
+  const Trained cut = train(GetParam(), &cluster);
+  double worst = 0;
+  for (int i = 0; i < kSteps; ++i) {
+    const double off = distance(cut.losses[i], one.losses[i]);
+    EXPECT_LE(off, 1e-6) << "loss of step " << i;
+    worst = std::max(worst, off);
+  }
+  ASSERT_EQ(cut.state.size(), one.state.size());
+  for (const auto& [name, tensor] : cut.state) {
+    ASSERT_TRUE(one.state.contains(name)) << name;
+    const double off = distance(tensor, one.state.at(name));
+    EXPECT_LE(off, 1e-6) << name;
+    worst = std::max(worst, off);
+  }
+  EXPECT_LT(one.losses.back().item<double>(), one.losses.front().item<double>());
+  // Each task had its share.
+  for (const TaskId& task : cluster.spec().all_tasks()) {
+    EXPECT_GT(cluster.describe(task).counters.at("step_operators_run"), 10u * kSteps) << task;
+  }
+  std::printf("  %-11s %-8s over %d tasks: %zu variables, %s (worst %.3g), loss %.4f -> %.4f\n",
+              GetParam().model.c_str(), GetParam().optimizer.c_str(), GetParam().tasks,
+              cut.state.size(), worst == 0 ? "bitwise equal" : "nearly equal", worst,
+              one.losses.front().item<double>(), one.losses.back().item<double>());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, CutModels,
+    testing::Values(Case{"conv", "momentum", 2}, Case{"conv", "momentum", 3},
+                    Case{"conv", "adam", 2}, Case{"conv", "adam", 3},
+                    Case{"transformer", "momentum", 2}, Case{"transformer", "momentum", 3},
+                    Case{"transformer", "adam", 2}, Case{"transformer", "adam", 3}),
+    [](const auto& info) {
+      return absl::StrCat(info.param.model, "_", info.param.optimizer, "_", info.param.tasks);
+    });
+
+}  // namespace
+}  // namespace trireme
