@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "trireme/base/executor.h"
@@ -23,19 +23,25 @@ struct ThreadQueue {
   }
 };
 
+struct Lazy {
+  std::once_flag once;
+  CompletionLoop* loop = nullptr;
+};
+
 }  // namespace
 
 CompletionLoop& CompletionLoop::next(unsigned home) {
-  // Never destroyed: calls may be under way while the process ends.
-  static auto* loops = [] {
-    auto* made = new std::vector<std::unique_ptr<CompletionLoop>>();
-    // Two at least, so that answers of two servers are taken in at once.
-    for (int i = 0; i < std::max(2, default_rpc_threads()); ++i)
-      made->push_back(std::make_unique<CompletionLoop>());
-    return made;
-  }();
+  // Two at least, so that answers of two servers are taken in at once. Each is made when first
+  // needed: gRPC lets one thread of a process poll for all, so an idle one delays the others.
+  static const unsigned count = std::max(2, default_rpc_threads());
+  static auto* loops = new std::vector<Lazy>(count);
   static std::atomic<unsigned> turn = 0;
-  return *(*loops)[(home + turn++ % default_rpc_threads()) % loops->size()];
+  const unsigned threads = static_cast<unsigned>(default_rpc_threads());
+  const unsigned offset = threads == 1 ? 0 : turn++ % threads;
+  Lazy& chosen = (*loops)[(home + offset) % count];
+  // Never destroyed: calls may be under way while the process ends.
+  std::call_once(chosen.once, [&] { chosen.loop = new CompletionLoop; });
+  return *chosen.loop;
 }
 
 grpc::CompletionQueue& CompletionLoop::of_this_thread() {
