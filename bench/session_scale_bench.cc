@@ -1,0 +1,159 @@
+// How steps grow with the tasks that they are cut over: 2, 4, 8, 16 and 32 servers in this process.
+//
+//   session_scale_bench [STEPS]
+//
+// Prints a table for docs/scale.md: for each shape of graph and number of tasks the time of a step
+// when one follows the other, and of each when 4 are in flight, the calls that a step takes and
+// the bytes in them, as the servers count them.
+#include <torch/types.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <deque>
+#include <future>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+#include "trireme/graph/device_scope.h"
+#include "trireme/graph/function.h"
+#include "trireme/runtime/server_service.h"
+#include "trireme/runtime/session.h"
+#include "trireme/server/in_process_cluster.h"
+
+namespace trireme::bench {
+namespace {
+
+using std::chrono::steady_clock;
+using torch::Tensor;
+using Body = Tensor (*)(const Tensor& x, int tasks);
+
+constexpr int64_t kValues = 256;  // of each tensor: 1 KiB
+constexpr size_t kInFlight = 4;
+
+std::string device(int task) {
+  return absl::StrCat("/job:worker/task:", task);
+}
+
+// One operator on each task, one task after the other.
+Tensor chain(const Tensor& x, int tasks) {
+  Tensor y = x;
+  for (int i = 0; i < tasks; ++i) {
+    DeviceScope on(device(i));
+    y = y + 1;
+  }
+  return y;
+}
+
+// The same input on each task, all results to the first.
+Tensor star(const Tensor& x, int tasks) {
+  std::vector<Tensor> results;
+  for (int i = 0; i < tasks; ++i) {
+    DeviceScope on(device(i));
+    results.push_back(x + i);
+  }
+  return torch::stack(results).sum(0);
+}
+
+// Each task's result to each other task, and what these make of them to the first.
+Tensor all_to_all(const Tensor& x, int tasks) {
+  std::vector<Tensor> results, sums;
+  for (int i = 0; i < tasks; ++i) {
+    DeviceScope on(device(i));
+    results.push_back(x + i);
+  }
+  for (int i = 0; i < tasks; ++i) {
+    DeviceScope on(device(i));
+    sums.push_back(torch::stack(results).sum(0));
+  }
+  return torch::stack(sums).sum(0);
+}
+
+struct Traffic {
+  uint64_t calls = 0, bytes = 0;
+};
+
+// Of steps, over all tasks so far.
+Traffic traffic_of(const InProcessCluster& cluster) {
+  Traffic sum;
+  for (const TaskId& task : cluster.spec().all_tasks()) {
+    Channel channel({.address = cluster.spec().address(task)});
+    std::promise<absl::StatusOr<TaskDescription>> answer;
+    describe_task(channel, after(std::chrono::seconds(30)),
+                  [&](absl::StatusOr<TaskDescription> told) { answer.set_value(std::move(told)); });
+    const TaskDescription told = value_or_throw(answer.get_future().get());
+    for (const std::string method :
+         {"/trireme.Master/RunStep", "/trireme.Worker/RunPart", "/trireme.Worker/Deliver"}) {
+      const auto counter = [&](const char* what) {
+        const auto found = told.counters.find(absl::StrCat("rpc_server", method, what));
+        return found == told.counters.end() ? 0 : found->second;
+      };
+      sum.calls += counter("/calls");
+      sum.bytes += counter("/bytes_in") + counter("/bytes_out");
+    }
+  }
+  return sum;
+}
+
+double milliseconds_since(steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(steady_clock::now() - start).count();
+}
+
+void measure(const std::string& shape, Body body, int tasks, int steps) {
+  InProcessCluster cluster({.workers = tasks});
+  Session session(cluster.target({"worker", 0}));
+  const auto f = function(shape, [&](const Tensor& x) { return body(x, tasks); });
+  const Tensor x = torch::ones({kValues});
+  run_eagerly(true);  // in this program, whatever the scopes say
+  const double expected = f(x)[0].item<double>();
+  run_eagerly(false);
+  const auto check = [&](const Tensor& y) {
+    if (y[0].item<double>() != expected) throw std::runtime_error("the result is wrong");
+  };
+  for (int i = 0; i < 20; ++i) check(session.run(f, x));
+
+  const Traffic before = traffic_of(cluster);
+  std::vector<double> times;
+  for (int i = 0; i < steps; ++i) {
+    const auto start = steady_clock::now();
+    check(session.run(f, x));
+    times.push_back(milliseconds_since(start));
+  }
+  const Traffic after_steps = traffic_of(cluster);
+  std::ranges::sort(times);
+
+  const auto start = steady_clock::now();
+  std::deque<std::future<Tensor>> in_flight;
+  for (int i = 0; i < steps; ++i) {
+    if (in_flight.size() == kInFlight) {
+      check(in_flight.front().get());
+      in_flight.pop_front();
+    }
+    in_flight.push_back(session.start(f, x));
+  }
+  for (auto& step : in_flight) check(step.get());
+  std::printf("| %s | %d | %.2f | %.2f | %.2f | %.1f | %.1f |\n", shape.c_str(), tasks,
+              times[times.size() / 2], times[times.size() * 9 / 10],
+              milliseconds_since(start) / steps,
+              static_cast<double>(after_steps.calls - before.calls) / steps,
+              static_cast<double>(after_steps.bytes - before.bytes) / steps / 1024);
+  std::fflush(stdout);
+}
+
+}  // namespace
+}  // namespace trireme::bench
+
+int main(int argc, char** argv) {
+  using namespace trireme::bench;
+  const int steps = argc > 1 ? std::stoi(argv[1]) : 300;
+  std::printf(
+      "| graph | tasks | ms a step, median | 9 of 10 within | ms a step, 4 in flight | calls a "
+      "step | KiB a step |\n|---|---|---|---|---|---|---|\n");
+  for (const auto& [shape, body] :
+       {std::pair<const char*, Body>{"chain", chain}, {"star", star}, {"all to all", all_to_all}}) {
+    for (int tasks : {2, 4, 8, 16, 32}) measure(shape, body, tasks, steps);
+  }
+}
