@@ -85,7 +85,9 @@ absl::Status StoredVariable::apply(const Update& update, const std::optional<Pus
     }
   }
   drop_snapshot();
-  const absl::Status status = try_call([&] { change(update, lr); });
+  // The analysis does not see that the lock is held in here, too.
+  const absl::Status status =
+      try_call([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { change(update, lr); });
   if (!status.ok()) return with_origin(status, object());
   if (push) records_.add(push->origin, push->id);
   updates_.fetch_add(1, std::memory_order_relaxed);
