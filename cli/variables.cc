@@ -22,7 +22,8 @@ std::string format_bytes(uint64_t bytes) {
   double value = static_cast<double>(bytes);
   size_t unit = 0;
   for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  return absl::StrFormat(unit == 0 || value >= 100 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
+  const int decimals = unit == 0 || value >= 100 ? 0 : 1;
+  return absl::StrFormat("%.*f %s", decimals, value, kUnits[unit]);
 }
 
 using Lists = std::vector<VariableList>;
