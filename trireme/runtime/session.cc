@@ -351,17 +351,21 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
       const auto missing =
           std::ranges::find_if(places, [](const auto& place) { return !place.exists(); });
       if (missing == places.end()) break;
-      if (after(kInitializationPoll) > deadline) {
-        return make_status(ErrorCode::kDeadlineExceeded,
-                           absl::StrCat("it was not initialised in time; this session leaves that "
-                                        "to another one of container '",
-                                        options_.container, "'"),
-                           {missing->task(), absl::StrCat("variable '", missing->name(), "'")});
-      }
+      const absl::Status late = make_status(
+          ErrorCode::kDeadlineExceeded,
+          absl::StrCat("it was not initialised in time; this session leaves that to another one of "
+                       "container '",
+                       options_.container, "'"),
+          {missing->task(), absl::StrCat("variable '", missing->name(), "'")});
+      if (after(kInitializationPoll) > deadline) return late;
       std::promise<void> due;
       internal::run_at(after(kInitializationPoll), [&due] { due.set_value(); });
       due.get_future().wait();
-      TRIREME_ASSIGN_OR_RETURN(known.registered, register_graph(step, known.graph, deadline));
+      auto again = register_graph(step, known.graph, deadline);
+      if (!again.ok()) {
+        return error_code(again.status()) == ErrorCode::kDeadlineExceeded ? late : again.status();
+      }
+      known.registered = *std::move(again);
     }
     MutexLock lock(mutex_);
     for (const auto& place : known.registered.variables()) {
