@@ -7,6 +7,7 @@
 #include <c10/core/GradMode.h>
 
 #include <atomic>
+#include <cstring>
 #include <limits>
 #include <optional>
 
@@ -130,7 +131,7 @@ class Run {
     try {
       run();
     } catch (const Error& error) {
-      return make_status(error.code(), error.message(), origin());
+      return failed(node, error.message(), error.code());
     } catch (const c10::Error& error) {
       return failed(node, error.what_without_backtrace());
     } catch (const std::exception& error) {
@@ -139,21 +140,22 @@ class Run {
     return absl::OkStatus();
   }
 
-  absl::Status failed(size_t node, const std::string& why) const {
-    return make_status(ErrorCode::kInternal,
-                       absl::StrCat(describe_node(plan_, node), " failed: ", why), origin());
+  absl::Status failed(size_t node, const std::string& why,
+                      ErrorCode code = ErrorCode::kInternal) const {
+    return make_status(code, absl::StrCat(describe_node(plan_, node), " failed: ", why), origin());
   }
 
   // In captured order, the last use of a value takes it out of the table.
   void execute_node(const NodePlan& node, torch::jit::Stack& stack, bool in_order) {
     for (const ArgumentPlan& argument : node.arguments) push(argument, stack, in_order);
     for (int i : node.aliased) stack[i] = at::alias(stack[i].toTensor());
-    if (node.random && !node.has_generator) {
-      BorrowDefaultGenerator borrow(generator_);
-      node.op.callBoxed(stack);
+    if (node.guard != nullptr) node.guard(stack);
+    if (node.resizes) {
+      call_resizing(node, stack);
     } else {
-      node.op.callBoxed(stack);
+      call(node, stack);
     }
+    if (node.makes_uninitialized) clear(stack);
     take_results(node, stack);
     stack.clear();
     if (!in_order) return;
@@ -171,11 +173,17 @@ class Run {
         } else {
           stack.push_back(values_[argument.value]);
         }
+        if (stack.back().isTensor() && is_sparse(stack.back().toTensor())) {
+          guard_sparse(stack.back().toTensor());
+        }
         return;
       case Kind::kValues: {
         c10::List<at::Tensor> list;
         list.reserve(argument.values.size());
-        for (int64_t value : argument.values) list.push_back(values_[value].toTensor());
+        for (int64_t value : argument.values) {
+          list.push_back(values_[value].toTensor());
+          if (is_sparse(values_[value].toTensor())) guard_sparse(values_[value].toTensor());
+        }
         stack.push_back(std::move(list));
         return;
       }
@@ -192,6 +200,39 @@ class Run {
       case Kind::kGenerator:
         stack.push_back(generator_);
         return;
+    }
+  }
+
+  static bool is_sparse(const at::Tensor& tensor) {
+    return tensor.defined() && tensor.layout() != at::kStrided;
+  }
+
+  void call(const NodePlan& node, torch::jit::Stack& stack) {
+    if (node.random && !node.has_generator) {
+      BorrowDefaultGenerator borrow(generator_);
+      node.op.callBoxed(stack);
+    } else {
+      node.op.callBoxed(stack);
+    }
+  }
+
+  // What memory held before is nobody's business: neither what a tensor grew by, nor what `empty`
+  // gives.
+  void call_resizing(const NodePlan& node, torch::jit::Stack& stack) {
+    const at::Tensor resized = stack[0].toTensor();
+    const size_t before = resized.storage().nbytes();
+    call(node, stack);
+    const size_t after = resized.storage().nbytes();
+    if (after <= before) return;
+    if (!resized.device().is_cpu()) {
+      throw Error(ErrorCode::kUnimplemented, "a tensor may grow in a CPU's memory only");
+    }
+    std::memset(static_cast<char*>(resized.storage().mutable_data()) + before, 0, after - before);
+  }
+
+  static void clear(torch::jit::Stack& results) {
+    for (c10::IValue& result : results) {
+      if (result.isTensor()) result.toTensor().zero_();
     }
   }
 
@@ -234,7 +275,7 @@ class Run {
     for (const at::Tensor& tensor : written) {
       if (tensor.defined() && tensor.is_floating_point() && !tensor.is_sparse() &&
           at::isnan(tensor).any().item<bool>()) {
-        throw Error(ErrorCode::kInternal, absl::StrCat(describe_node(plan_, index), " made a NaN"));
+        throw Error(ErrorCode::kInternal, "it made a NaN");
       }
     }
   }
