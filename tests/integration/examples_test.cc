@@ -12,8 +12,8 @@ namespace trireme {
 namespace {
 
 // The block that follows the line `<!-- output of NAME -->`.
-std::string shown(const std::string& name) {
-  std::ifstream page(EXAMPLES_PAGE);
+std::string shown(const std::string& name, const char* path = EXAMPLES_PAGE) {
+  std::ifstream page(path);
   std::string line, text;
   while (std::getline(page, line) && line != "<!-- output of " + name + " -->") {
   }
@@ -49,6 +49,11 @@ TEST_P(Examples, PrintTheSameOnOtherServers) {
 INSTANTIATE_TEST_SUITE_P(All, Examples,
                          testing::Values("pin_across_tasks", "device_setter", "variable_placement"),
                          [](const auto& info) { return info.param; });
+
+TEST(CapturedStep, PrintsWhatItsPageShows) {
+  ASSERT_NE(shown("captured_step", FUNCTIONS_PAGE), "");
+  EXPECT_EQ(printed("captured_step", {}), shown("captured_step", FUNCTIONS_PAGE));
+}
 
 TEST(ExampleFlags, OthersAreRefused) {
   const CompletedProcess done = value_or_throw(run_process(

@@ -1,5 +1,7 @@
 #include "trireme/base/clock.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -16,6 +18,15 @@ class RealClock final : public Clock {
 Clock& Clock::real() {
   static RealClock clock;
   return clock;
+}
+
+int64_t milliseconds_until(Time time) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(time - Clock::real().now()).count();
+}
+
+Time after_milliseconds(int64_t milliseconds) {
+  constexpr int64_t kDay = 24 * 60 * 60 * 1000;
+  return after(std::chrono::milliseconds(std::clamp<int64_t>(milliseconds, 0, kDay)));
 }
 
 std::string format_duration(Duration duration) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 
 namespace trireme {
@@ -21,6 +22,10 @@ class Clock {
 inline Time after(Duration duration) {
   return std::chrono::steady_clock::now() + duration;
 }
+
+// How times travel between machines: as milliseconds from now. What arrives is held to a day.
+int64_t milliseconds_until(Time time);
+Time after_milliseconds(int64_t milliseconds);
 
 // A duration as people write it: "2m 5s", "1.5s", "320ms".
 std::string format_duration(Duration duration);

@@ -257,5 +257,26 @@ TEST(BranchTuner, KeepsWhatPays) {
   }
 }
 
+TEST(BranchTuner, GivesBranchesUpWhenTheyCeaseToPay) {
+  if (at::get_num_threads() < 2) GTEST_SKIP() << "one thread has no branches";
+  const auto plan = plan_of(towers, torch::rand({4, 4}));
+  BranchTuner tuner;
+  int in_order = 0, runs = 0;
+  const auto run_until = [&](const auto& done, double branched) {
+    for (in_order = runs = 0; runs < 1000 && !done(); ++runs) {
+      const BranchTuner::Attempt attempt = tuner.next();
+      in_order += attempt.schedule == nullptr;
+      tuner.report(*plan, attempt, attempt.schedule ? branched : 2, same_costs(*plan));
+    }
+  };
+  run_until([&] { return tuner.settled(); }, 1.2);
+  ASSERT_TRUE(tuner.uses_branches());
+  run_until([] { return false; }, 1.2);
+  EXPECT_TRUE(tuner.uses_branches());
+  EXPECT_LE(in_order, runs / 20);  // what it costs to keep looking
+  run_until([&] { return !tuner.uses_branches(); }, 3);
+  EXPECT_LT(runs, 1000);
+}
+
 }  // namespace
 }  // namespace trireme::internal

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
+#include "trireme/base/mutex.h"
 #include "trireme/graph/device_scope.h"
 #include "trireme/graph/operators.h"
 #include "trireme/graph/random.h"
@@ -106,6 +107,10 @@ Captured capture(const StepBody& step, const std::vector<at::Tensor>& inputs,
   if (current_recorder != nullptr) {
     throw Error(ErrorCode::kInternal, "a capture inside of a capture");
   }
+  // One at a time: each sets aside the gradients of all variables, also of those that another
+  // thread's function is about to differentiate.
+  static Mutex one_at_a_time;
+  const MutexLock lock(one_at_a_time);
   Recorder recorder(options);
   std::vector<at::Tensor> outputs;
   {

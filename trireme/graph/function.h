@@ -111,7 +111,8 @@ class Function;
 // A function of tensors that is captured when first called with a signature (shapes, dtypes,
 // strides, structure, numbers) and replayed from then on. Results carry no autograd history.
 // Called inside of another captured function it becomes part of that one. Copies share the captured
-// graphs. Threads may call it at once if the variables that it writes allow it.
+// graphs. Threads may call it at once if the variables that it writes allow it. Captures of all
+// threads take turns; while one is under way, `.grad` of every variable is in its hands.
 template <typename R, typename... Args>
 class Function<R(Args...)> {
  public:

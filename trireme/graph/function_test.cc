@@ -209,11 +209,16 @@ TEST(Function, HistoryOfAnArgumentIsRefused) {
 TEST(Function, ThreadsCaptureAtOnce) {
   constexpr int kThreads = 8;
   Variable shared("shared", torch::full({4}, 2.0), {.trainable = false});
+  std::vector<Variable> variables;
+  for (int i = 0; i < kThreads; ++i) {
+    variables.emplace_back("own", torch::zeros({4}));
+    variables.back().read().mutable_grad() = torch::full({4}, 7.0);
+  }
   std::vector<std::thread> threads;
   std::atomic<int> right = 0;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
-      Variable own("own", torch::zeros({4}));
+      const Variable own = variables[i];
       auto f = function("f", [own, shared](const Tensor& x) {
         own.assign_add(x.mul(shared.read()));
         torch::autograd::Variable loss = own.read().pow(2).sum();
@@ -229,6 +234,10 @@ TEST(Function, ThreadsCaptureAtOnce) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(right, kThreads);
+  // No capture has taken along what another had set aside.
+  for (const Variable& own : variables) {
+    EXPECT_TRUE(own.read().grad().equal(torch::full({4}, 7.0)));
+  }
 }
 
 TEST(Function, OperatorsOnAnotherThreadAreRefused) {

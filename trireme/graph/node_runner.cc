@@ -2,10 +2,12 @@
 
 #include <ATen/ops/alias.h>
 
+#include <cstring>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/graph/guards.h"
 #include "trireme/graph/random.h"
 
 namespace trireme::internal {
@@ -17,6 +19,16 @@ absl::Status check_count(const char* what, size_t expected, size_t given) {
   if (expected == given) return absl::OkStatus();
   return make_status(ErrorCode::kInvalidArgument,
                      absl::StrCat("the graph takes ", expected, " ", what, " and got ", given));
+}
+
+void guard_layout(const at::Tensor& tensor) {
+  if (tensor.defined() && tensor.layout() != at::kStrided) guard_sparse(tensor);
+}
+
+void clear(torch::jit::Stack& results) {
+  for (c10::IValue& result : results) {
+    if (result.isTensor()) result.toTensor().zero_();
+  }
 }
 
 }  // namespace
@@ -45,12 +57,13 @@ void NodeRunner::execute(const NodePlan& node, torch::jit::Stack& stack, bool in
   stack.clear();
   for (const ArgumentPlan& argument : node.arguments) push(argument, stack, in_order);
   for (int i : node.aliased) stack[i] = at::alias(stack[i].toTensor());
-  if (node.random && !node.has_generator) {
-    BorrowDefaultGenerator borrow(generator_);
-    node.op.callBoxed(stack);
+  if (node.guard != nullptr) node.guard(stack);
+  if (node.resizes) {
+    call_resizing(node, stack);
   } else {
-    node.op.callBoxed(stack);
+    call(node, stack);
   }
+  if (node.makes_uninitialized) clear(stack);
   take_results(node, stack);
   stack.clear();
   if (!in_order) return;
@@ -68,11 +81,15 @@ void NodeRunner::push(const ArgumentPlan& argument, torch::jit::Stack& stack, bo
       } else {
         stack.push_back(values_[argument.value]);
       }
+      if (stack.back().isTensor()) guard_layout(stack.back().toTensor());
       return;
     case Kind::kValues: {
       c10::List<at::Tensor> list;
       list.reserve(argument.values.size());
-      for (int64_t value : argument.values) list.push_back(values_[value].toTensor());
+      for (int64_t value : argument.values) {
+        list.push_back(values_[value].toTensor());
+        guard_layout(values_[value].toTensor());
+      }
       stack.push_back(std::move(list));
       return;
     }
@@ -90,6 +107,29 @@ void NodeRunner::push(const ArgumentPlan& argument, torch::jit::Stack& stack, bo
       stack.push_back(generator_);
       return;
   }
+}
+
+void NodeRunner::call(const NodePlan& node, torch::jit::Stack& stack) {
+  if (node.random && !node.has_generator) {
+    BorrowDefaultGenerator borrow(generator_);
+    node.op.callBoxed(stack);
+  } else {
+    node.op.callBoxed(stack);
+  }
+}
+
+// What memory held before is nobody's business: neither what a tensor grew by, nor what `empty`
+// gives.
+void NodeRunner::call_resizing(const NodePlan& node, torch::jit::Stack& stack) {
+  const at::Tensor resized = stack[0].toTensor();
+  const size_t before = resized.storage().nbytes();
+  call(node, stack);
+  const size_t after = resized.storage().nbytes();
+  if (after <= before) return;
+  if (!resized.device().is_cpu()) {
+    throw Error(ErrorCode::kUnimplemented, "a tensor may grow in a CPU's memory only");
+  }
+  std::memset(static_cast<char*>(resized.storage().mutable_data()) + before, 0, after - before);
 }
 
 void NodeRunner::take_results(const NodePlan& node, torch::jit::Stack& stack) {
@@ -132,17 +172,18 @@ Origin NodeRunner::origin() const {
 
 absl::Status NodeRunner::failed(size_t node) const {
   std::string why;
+  ErrorCode code = ErrorCode::kInternal;
   try {
     throw;
   } catch (const Error& error) {
-    return make_status(error.code(), error.message(), origin());
+    why = error.message();
+    code = error.code();
   } catch (const c10::Error& error) {
     why = error.what_without_backtrace();
   } catch (const std::exception& error) {
     why = error.what();
   }
-  return make_status(ErrorCode::kInternal,
-                     absl::StrCat(describe_node(plan_, node), " failed: ", why), origin());
+  return make_status(code, absl::StrCat(describe_node(plan_, node), " failed: ", why), origin());
 }
 
 std::string describe_node(const Plan& plan, size_t node) {

@@ -124,6 +124,16 @@ absl::StatusOr<c10::OperatorHandle> find_allowed_operator(const std::string& nam
                      "' may not be used in a graph: it is not on the list of operators that only "
                      "compute on tensors (trireme/graph/allowlist.inc)"));
   }
+  // They are made of other operators, which a capture sees instead. Some pass their arguments on
+  // unlooked at, and some return an argument without saying so.
+  if (!is_own_operator(name) &&
+      op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+    return make_status(
+        ErrorCode::kPermissionDenied,
+        absl::StrCat("operator '", name,
+                     "' may not be used in a graph: it is made of other operators, and a captured "
+                     "graph has those"));
+  }
   return *op;
 }
 

@@ -197,6 +197,10 @@ class Compiler {
     }
     plan.random = is_random(op);
     plan.writes = !writable_arguments(op).empty();
+    plan.makes_uninitialized = makes_uninitialized(op);
+    plan.resizes =
+        op.operator_name().name == "aten::resize_" || op.operator_name().name == "aten::resize_as_";
+    plan.guard = find_guard(op.operator_name().name);
     TRIREME_RETURN_IF_ERROR(add_results(node, plan));
     if (node.reshapes()) {
       for (int i : writable_arguments(op)) {

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "trireme/graph/argument.h"
 #include "trireme/graph/graph.pb.h"
+#include "trireme/graph/guards.h"
 
 namespace trireme::internal {
 
@@ -36,7 +37,10 @@ struct NodePlan {
   std::vector<int> aliased;          // arguments that run on an alias (Node.reshapes)
   bool random = false;
   bool has_generator = false;
-  bool writes = false;  // to an argument
+  bool writes = false;               // to an argument
+  bool makes_uninitialized = false;  // its results have no contents yet
+  bool resizes = false;              // its first argument may grow
+  Guard guard = nullptr;
   // Of a part of a graph: which receives it is the first to need.
   std::vector<uint32_t> receives;
   // Variables whose memory it touches, and whether it writes it.

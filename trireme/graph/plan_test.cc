@@ -192,7 +192,8 @@ TEST(Replay, NamesTheFirstOperatorThatMakesANan) {
   ReplayOptions options;
   options.check_numerics = true;
   const auto failed = replay(*graph.plan(), {at::full({2}, -3.0f)}, {}, {}, options);
-  EXPECT_THAT(describe(failed.status()), HasSubstr("operator 'aten::sqrt' (node 1) made a NaN"));
+  EXPECT_THAT(describe(failed.status()),
+              HasSubstr("operator 'aten::sqrt' (node 1) failed: it made a NaN"));
 }
 
 TEST(Replay, FreesValuesAtTheirLastUse) {

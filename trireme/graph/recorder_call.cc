@@ -71,6 +71,14 @@ struct Recorder::Call {
 
 void Recorder::run(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
                    torch::jit::Stack* stack) {
+  const c10::DispatchKeySet below =
+      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCaptureKey);
+  // Made of other operators, which come here in turn. It comes itself in inference mode only, where
+  // no autograd takes it apart before.
+  if (called.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+    called.redispatchBoxed(below, stack);
+    return;
+  }
   // A step's generator can be handed to most random operators; the others borrow the default one.
   c10::OperatorHandle op = called;
   if (is_random(called)) {
@@ -81,8 +89,6 @@ void Recorder::run(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
     }
   }
   const c10::impl::ExcludeDispatchKeyGuard not_again(kCaptureKey);
-  const c10::DispatchKeySet below =
-      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCaptureKey);
   if (reads_only_metadata(op)) {
     op.redispatchBoxed(below, stack);
     return;

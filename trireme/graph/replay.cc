@@ -6,6 +6,7 @@
 #include <c10/core/GradMode.h>
 
 #include <atomic>
+#include <cstring>
 #include <limits>
 #include <optional>
 
@@ -120,7 +121,7 @@ class Run {
     for (const at::Tensor& tensor : written) {
       if (tensor.defined() && tensor.is_floating_point() && !tensor.is_sparse() &&
           at::isnan(tensor).any().item<bool>()) {
-        throw Error(ErrorCode::kInternal, absl::StrCat(describe_node(plan_, index), " made a NaN"));
+        throw Error(ErrorCode::kInternal, "it made a NaN");
       }
     }
   }

@@ -29,6 +29,12 @@ StepKey key_of(const StepId& id) {
   return {id.registration(), id.number()};
 }
 
+// Beyond a day it is refused, or of no use, whatever it is.
+template <typename Proto>
+Duration lease_of(const Proto& request) {
+  return std::min(milliseconds(request.lease_ms()), milliseconds(std::chrono::hours(25)));
+}
+
 // The tensors of a message with those that are undefined put back in their places.
 absl::StatusOr<std::vector<at::Tensor>> with_undefined(
     std::vector<at::Tensor> tensors, const google::protobuf::RepeatedField<uint32_t>& undefined) {
@@ -121,7 +127,7 @@ class GraphService final : public Service {
   void open_session(const OpenSessionRequest& request, ServerCall call) {
     const absl::Status status =
         master_->open_session(request.session(), {.container = request.container(),
-                                                  .lease = milliseconds(request.lease_ms()),
+                                                  .lease = lease_of(request),
                                                   .strict_placement = request.strict_placement()});
     if (!status.ok()) return call.respond(status);
     call.respond(make_message(OpenSessionResponse()));
@@ -168,7 +174,7 @@ class GraphService final : public Service {
     auto tensors = with_undefined(std::move(call.request().tensors), request.undefined_inputs());
     if (!tensors.ok()) return call.respond(tensors.status());
     internal::StepInputs inputs{*std::move(tensors), request.seed(), request.step(),
-                                after(milliseconds(request.timeout_ms())), request.token()};
+                                after_milliseconds(request.timeout_ms()), request.token()};
     master_->run_step(
         request.session(), request.graph(), std::move(inputs),
         [call = std::move(call)](absl::StatusOr<std::vector<at::Tensor>> outputs) mutable {
@@ -190,7 +196,7 @@ class GraphService final : public Service {
       part.session = request.session();
       part.registration = request.registration();
       part.container = request.container();
-      part.lease = milliseconds(request.lease_ms());
+      part.lease = lease_of(request);
       TRIREME_ASSIGN_OR_RETURN(part.master,
                                try_call([&] { return TaskId::parse(request.master()); }));
       TRIREME_ASSIGN_OR_RETURN(
@@ -212,7 +218,7 @@ class GraphService final : public Service {
     internal::PartInputs inputs{*std::move(tensors),
                                 request.seed(),
                                 request.step(),
-                                after(milliseconds(request.timeout_ms())),
+                                after_milliseconds(request.timeout_ms()),
                                 {}};
     worker_->run_part(key_of(request.id()), request.oldest(), std::move(inputs),
                       [call = std::move(call)](absl::StatusOr<PartResult> result) mutable {
@@ -245,8 +251,8 @@ class GraphService final : public Service {
       value.edge = crossing.edge();
       for (uint32_t i = 0; i < crossing.pieces(); ++i) value.pieces.push_back(std::move(*tensor++));
     }
-    const absl::Status status =
-        worker_->deliver(key_of(request.id()), std::move(values), call.deadline());
+    const absl::Status status = worker_->deliver(key_of(request.id()), std::move(values),
+                                                 after_milliseconds(request.timeout_ms()));
     if (!status.ok()) return call.respond(status);
     call.respond(make_message(DeliverResponse()));
   }
@@ -267,7 +273,7 @@ class GraphService final : public Service {
 
   void make_variables(const VariablesRequest& request, ServerCall call) {
     const absl::Status status = worker_->make_variables(
-        request.session(), milliseconds(request.lease_ms()), request.container(),
+        request.session(), lease_of(request), request.container(),
         {request.names().begin(), request.names().end()}, call.request().tensors);
     if (!status.ok()) return call.respond(status);
     call.respond(make_message(VariablesResponse()));
@@ -275,7 +281,7 @@ class GraphService final : public Service {
 
   void renew_session(const RenewSessionRequest& request, ServerCall call) {
     RenewSessionResponse response;
-    response.set_known(worker_->renew_session(request.session(), milliseconds(request.lease_ms())));
+    response.set_known(worker_->renew_session(request.session(), lease_of(request)));
     call.respond(make_message(response));
   }
 

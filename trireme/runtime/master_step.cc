@@ -93,8 +93,7 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
     request.set_seed(inputs_.seed);
     request.set_step(inputs_.step);
     request.set_oldest(graph_->oldest_step());
-    request.set_timeout_ms(
-        std::chrono::duration_cast<milliseconds>(inputs_.deadline - Clock::real().now()).count());
+    request.set_timeout_ms(milliseconds_until(inputs_.deadline));
     std::vector<at::Tensor> tensors;
     const std::vector<at::Tensor> all = inputs_of(graph_->parts()[index]);
     for (size_t i = 0; i < all.size(); ++i) {

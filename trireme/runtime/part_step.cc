@@ -200,6 +200,7 @@ void PartStep::deliver_to(const RegisteredPart::Destination& destination,
   DeliverRequest request;
   request.mutable_id()->set_registration(part_->registration);
   request.mutable_id()->set_number(number_);
+  request.set_timeout_ms(milliseconds_until(deadline_));
   std::vector<at::Tensor> tensors;
   for (CrossingValue& value : values) {
     Crossing* crossing = request.add_crossings();

@@ -183,9 +183,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
   Message request_of(const FunctionStep& step, const Known& known, Time deadline,
                      uint64_t token) const {
     RunStepRequest request;
-    request.set_timeout_ms(
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::real().now())
-            .count());
+    request.set_timeout_ms(milliseconds_until(deadline));
     request.set_token(token);
     request.set_session(id_);
     request.set_graph(known.graph);

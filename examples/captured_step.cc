@@ -1,0 +1,52 @@
+// A training step written with torch:: calls, captured once and replayed. docs/functions.md goes
+// through it, and shows what it prints.
+#include <torch/torch.h>
+#include <trireme/trireme.h>
+
+#include <cstdio>
+#include <iostream>
+
+namespace tr = trireme;
+using torch::Tensor;
+
+int main() {
+  torch::manual_seed(1);
+  torch::nn::Linear net(1, 1);
+  tr::Sgd optimizer(net, {.lr = 0.1});
+
+  auto step = tr::function("step", [&](const Tensor& x, const Tensor& y) {
+    Tensor loss = torch::mse_loss(net->forward(x), y);
+    optimizer.minimize(loss);
+    return loss;
+  });
+  const Tensor x = torch::linspace(-1, 1, 32).unsqueeze(1), y = 3 * x - 1;
+  for (int i = 0; i < 100; ++i) step(x, y);
+  std::printf("captured %d time(s), ran %d steps\n", step.captures(),
+              static_cast<int>(step.step()));
+  std::printf("y = %.2f x + %.2f\n", net->weight.item<double>(), net->bias.item<double>());
+
+  // Another shape is another graph; a rate that changes is not, since the rate is a tensor.
+  step(x.slice(0, 0, 16), y.slice(0, 0, 16));
+  optimizer.set_lr(0.01);
+  step(x, y);
+  std::printf("captured %d time(s)\n", step.captures());
+
+  // State that changes from step to step is a variable; a C++ counter would be frozen.
+  tr::Variable calls("calls", torch::zeros({}, torch::kLong), {.trainable = false});
+  auto scale = tr::function("scale", [&](const Tensor& x) {
+    calls.assign_add(torch::ones({}, torch::kLong));
+    return x * calls;
+  });
+  for (int i = 0; i < 3; ++i) scale(torch::ones({2}));
+  std::printf("called %d times\n\n", static_cast<int>(calls.read().item<int64_t>()));
+  std::cout << scale.graph(torch::ones({2})).explain() << "\n";
+
+  // What would hold for one step only is refused.
+  auto careless =
+      tr::function("careless", [&](const Tensor& x) { return x.sum().item<float>() > 0 ? x : -x; });
+  try {
+    careless(torch::ones({2}));
+  } catch (const tr::Error& error) {
+    std::printf("%s\n", error.what());
+  }
+}

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/aminmax.h>
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "trireme/base/error.h"
+#include "trireme/graph/guards.h"
+
+// What guards are written with: each throws Error, with the argument's name, unless it holds.
+namespace trireme::internal {
+
+using Arguments = c10::ArrayRef<c10::IValue>;
+using Sizes = std::vector<int64_t>;
+
+[[noreturn]] inline void refuse(const std::string& why) {
+  throw Error(ErrorCode::kInvalidArgument, why);
+}
+
+inline void require(bool holds, const char* why) {
+  if (!holds) refuse(why);
+}
+
+inline const at::Tensor& dense(const c10::IValue& argument, const char* name) {
+  const at::Tensor& tensor = argument.toTensor();
+  if (!tensor.defined() || tensor.layout() != at::kStrided) {
+    refuse(absl::StrCat("'", name, "' must be a dense tensor"));
+  }
+  return tensor;
+}
+
+inline bool is_given(const c10::IValue& argument) {
+  return argument.isTensor() && argument.toTensor().defined();
+}
+
+inline void require_sizes(const at::Tensor& tensor, const Sizes& sizes, const char* name) {
+  if (tensor.sizes() == at::IntArrayRef(sizes)) return;
+  refuse(absl::StrCat("'", name, "' has the shape [", absl::StrJoin(tensor.sizes(), ","),
+                      "] and must have [", absl::StrJoin(sizes, ","), "]"));
+}
+
+inline void require_numel(const at::Tensor& tensor, int64_t numel, const char* name) {
+  if (tensor.numel() == numel) return;
+  refuse(absl::StrCat("'", name, "' has ", tensor.numel(), " elements and must have ", numel));
+}
+
+inline void require_range(const at::Tensor& indices, int64_t low, int64_t high, const char* name) {
+  if (!at::isIntegralType(indices.scalar_type(), /*includeBool=*/false)) {
+    refuse(absl::StrCat("'", name, "' must hold whole numbers"));
+  }
+  if (indices.numel() == 0) return;
+  const auto [least, most] = at::aminmax(indices);
+  if (least.item<int64_t>() >= low && most.item<int64_t>() < high) return;
+  refuse(absl::StrCat("'", name, "' holds ", least.item<int64_t>(), " to ", most.item<int64_t>(),
+                      " and must stay from ", low, " to ", high - 1));
+}
+
+// Of guards_layers.cc, by operator.
+const std::unordered_map<std::string, Guard>& layer_guards();
+
+}  // namespace trireme::internal

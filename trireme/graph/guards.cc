@@ -1,0 +1,265 @@
+// Guards of kernels that follow indices and shapes of single tensors; guards_layers.cc has the
+// rest.
+#include "trireme/graph/guards.h"
+
+#include <ATen/ops/ne.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "trireme/graph/guard_checks.h"
+
+namespace trireme::internal {
+namespace {
+
+// (grad_output, self) of a pooling over the last dimensions.
+void guard_pooling(const at::Tensor& gradient, const at::Tensor& self, int64_t spatial) {
+  const int64_t leading = self.dim() - spatial;
+  require(gradient.dim() == self.dim() && (leading == 1 || leading == 2),
+          "'grad_output' and 'self' must have as many dimensions as the pooling");
+  for (int64_t i = 0; i < leading; ++i) {
+    require(gradient.size(i) == self.size(i),
+            "'grad_output' and 'self' must agree in batch and channels");
+  }
+  require(self.numel() > 0, "'self' must not be empty");
+}
+
+template <int kSpatial>
+void average_pooling(Arguments arguments) {
+  guard_pooling(dense(arguments[0], "grad_output"), dense(arguments[1], "self"), kSpatial);
+}
+
+template <int kSpatial, int kIndices>
+void max_pooling(Arguments arguments) {
+  const at::Tensor &gradient = dense(arguments[0], "grad_output"),
+                   &self = dense(arguments[1], "self"),
+                   &indices = dense(arguments[kIndices], "indices");
+  guard_pooling(gradient, self, kSpatial);
+  require_sizes(indices, gradient.sizes().vec(), "indices");
+  int64_t plane = 1;
+  for (int i = 1; i <= kSpatial; ++i) plane *= self.size(-i);
+  require_range(indices, 0, plane, "indices");
+}
+
+// (grad_output, self, target, weight, reduction, ignore_index, total_weight)
+void nll_loss(Arguments arguments) {
+  const at::Tensor &gradient = dense(arguments[0], "grad_output"),
+                   &self = dense(arguments[1], "self"), &target = dense(arguments[2], "target");
+  require(self.dim() == 1 || self.dim() == 2 || self.dim() == 4, "'self' has a wrong shape");
+  const int64_t classes = self.size(self.dim() == 1 ? 0 : 1);
+  require_numel(target, classes == 0 ? 0 : self.numel() / classes, "target");
+  const bool none = arguments[4].toInt() == 0;
+  require_numel(gradient, none ? target.numel() : 1, "grad_output");
+  require_numel(dense(arguments[6], "total_weight"), 1, "total_weight");
+  if (is_given(arguments[3])) require_numel(dense(arguments[3], "weight"), classes, "weight");
+  require_range(at::where(target.ne(arguments[5].toInt()), target, at::zeros_like(target)), 0,
+                std::max<int64_t>(classes, 1), "target");
+}
+
+// (self, size, stride): a view that LibTorch makes without looking.
+void reshape_alias(Arguments arguments) {
+  const at::Tensor& self = dense(arguments[0], "self");
+  const Sizes sizes = arguments[1].toIntVector(), strides = arguments[2].toIntVector();
+  require(sizes.size() == strides.size(), "'size' and 'stride' must have one length");
+  int64_t room = static_cast<int64_t>(self.storage().nbytes() / self.dtype().itemsize()) -
+                 self.storage_offset() - 1;
+  int64_t numel = 1;
+  for (int64_t size : sizes) {
+    require(size >= 0 && (size == 0 || numel <= self.numel() / size),
+            "'size' must have as many elements as 'self'");
+    numel *= size;
+  }
+  require(numel == self.numel(), "'size' must have as many elements as 'self'");
+  for (size_t i = 0; i < sizes.size() && numel > 0; ++i) {
+    if (sizes[i] <= 1) continue;
+    require(strides[i] >= 0 && strides[i] <= room / (sizes[i] - 1),
+            "'stride' must stay in the storage of 'self'");
+    room -= strides[i] * (sizes[i] - 1);
+  }
+}
+
+// (grad_output, output, ...)
+void softmax(Arguments arguments) {
+  require_sizes(dense(arguments[1], "output"), dense(arguments[0], "grad_output").sizes().vec(),
+                "output");
+}
+
+// (grad_output, self, padding), the padding from the last dimension on.
+template <int kSpatial>
+void padding(Arguments arguments) {
+  const at::Tensor &gradient = dense(arguments[0], "grad_output"),
+                   &self = dense(arguments[1], "self");
+  guard_pooling(gradient, self, kSpatial);
+  const Sizes pads = arguments[2].toIntVector();
+  require(pads.size() == 2 * kSpatial, "'padding' must have two numbers per dimension");
+  for (int64_t i = 0; i < kSpatial; ++i) {
+    require(gradient.size(-1 - i) == self.size(-1 - i) + pads[2 * i] + pads[2 * i + 1],
+            "'grad_output' must be as large as 'self' and the padding");
+  }
+}
+
+// (grad_output, input, grid, ...)
+void grid_sampler(Arguments arguments) {
+  const at::Tensor &gradient = dense(arguments[0], "grad_output"),
+                   &input = dense(arguments[1], "input"), &grid = dense(arguments[2], "grid");
+  require(input.dim() >= 3 && grid.dim() == input.dim() && input.numel() > 0,
+          "'input' and 'grid' must have one number of dimensions");
+  Sizes sizes = {input.size(0), input.size(1)}, places = {input.size(0)};
+  for (int64_t i = 1; i < grid.dim() - 1; ++i) sizes.push_back(grid.size(i));
+  places.insert(places.end(), sizes.begin() + 2, sizes.end());
+  places.push_back(input.dim() - 2);
+  require_sizes(grid, places, "grid");
+  require_sizes(gradient, sizes, "grad_output");
+}
+
+// (grad_in, input_sizes, dim, size, step)
+void unfold(Arguments arguments) {
+  Sizes sizes = arguments[1].toIntVector();
+  int64_t dim = arguments[2].toInt();
+  const int64_t rank = static_cast<int64_t>(sizes.size()), size = arguments[3].toInt(),
+                step = arguments[4].toInt();
+  require(rank > 0 && dim >= -rank && dim < rank, "'dim' must be a dimension of 'input_sizes'");
+  if (dim < 0) dim += rank;
+  require(size >= 0 && step > 0 && size <= sizes[dim], "'size' and 'step' must fit 'input_sizes'");
+  sizes[dim] = (sizes[dim] - size) / step + 1;
+  sizes.push_back(size);
+  require_sizes(dense(arguments[0], "grad_in"), sizes, "grad_in");
+}
+
+// (grad_output, indices, num_weights, ...)
+void embedding(Arguments arguments) {
+  const at::Tensor &gradient = dense(arguments[0], "grad_output"),
+                   &indices = dense(arguments[1], "indices");
+  require_range(indices, 0, arguments[2].toInt(), "indices");
+  require(gradient.dim() >= 1, "'grad_output' must have rows");
+  require_numel(gradient, indices.numel() * gradient.size(-1), "grad_output");
+}
+
+void guard_offsets(const at::Tensor& offsets, const at::Tensor& indices) {
+  require(offsets.dim() == 1 && offsets.numel() > 0, "'offsets' must be a row");
+  require_range(offsets, 0, indices.numel() + 1, "offsets");
+  const at::Tensor wide = offsets.to(at::kLong).contiguous();
+  const int64_t* begin = wide.const_data_ptr<int64_t>();
+  require(begin[0] == 0 && std::is_sorted(begin, begin + wide.numel()),
+          "'offsets' must begin with 0 and grow");
+}
+
+// (weight, indices, offsets, scale, mode, sparse, per_sample_weights, include_last_offset, padding)
+void embedding_bag(Arguments arguments) {
+  const at::Tensor &weight = dense(arguments[0], "weight"),
+                   &indices = dense(arguments[1], "indices"),
+                   &offsets = dense(arguments[2], "offsets");
+  require(weight.dim() == 2 && indices.dim() == 1, "'weight' must be a table, 'indices' a row");
+  require_range(indices, 0, weight.size(0), "indices");
+  guard_offsets(offsets, indices);
+  require(!arguments[7].toBool() || offsets.numel() > 1, "'offsets' must have a last offset");
+  require(arguments[8].toInt() < weight.size(0), "'padding_idx' must be a row of 'weight'");
+  if (is_given(arguments[6])) {
+    require_sizes(dense(arguments[6], "per_sample_weights"), {indices.numel()},
+                  "per_sample_weights");
+  }
+}
+
+void guard_bags(const at::Tensor& gradient, const at::Tensor& indices, const at::Tensor& offsets,
+                const at::Tensor& bags, int64_t rows) {
+  require(gradient.dim() == 2 && indices.dim() == 1, "'grad' must be a table, 'indices' a row");
+  require_range(indices, 0, rows, "indices");
+  guard_offsets(offsets, indices);
+  // What the kernel makes of the offsets itself if it is not given.
+  require(bags.numel() == 0 || bags.numel() == indices.numel(),
+          "'offset2bag' must have an entry for each index");
+  require_range(bags, 0, gradient.size(0), "offset2bag");
+  require(offsets.numel() <= gradient.size(0) + 1, "'offsets' must not have more bags than 'grad'");
+  require(bags.numel() > 0 || offsets.numel() <= gradient.size(0) || indices.numel() == 0 ||
+              offsets[-1].item<int64_t>() == indices.numel(),
+          "'offsets' must not have more bags than 'grad'");
+}
+
+// (grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, scale, mode, sparse,
+// per_sample_weights, padding)
+void embedding_bag_backward(Arguments arguments) {
+  constexpr int64_t kMean = 1, kMax = 2;
+  const at::Tensor &gradient = dense(arguments[0], "grad"),
+                   &indices = dense(arguments[1], "indices");
+  const int64_t rows = arguments[6].toInt(), mode = arguments[8].toInt();
+  guard_bags(gradient, indices, dense(arguments[2], "offsets"), dense(arguments[3], "offset2bag"),
+             rows);
+  const at::Tensor& sizes = dense(arguments[4], "bag_size");
+  if (mode == kMean || sizes.numel() > 0) require_numel(sizes, gradient.size(0), "bag_size");
+  if (mode == kMax) {
+    const at::Tensor& most = dense(arguments[5], "maximum_indices");
+    require_sizes(most, gradient.sizes().vec(), "maximum_indices");
+    require_range(most, -1, rows, "maximum_indices");
+  }
+  if (is_given(arguments[10])) {
+    require_sizes(dense(arguments[10], "per_sample_weights"), {indices.numel()},
+                  "per_sample_weights");
+  }
+}
+
+// (grad, weight, indices, offsets, offset2bag, mode, padding)
+void embedding_bag_weights_backward(Arguments arguments) {
+  const at::Tensor &gradient = dense(arguments[0], "grad"), &weight = dense(arguments[1], "weight");
+  require(weight.dim() == 2 && gradient.dim() == 2 && gradient.size(1) == weight.size(1),
+          "'grad' and 'weight' must be tables with rows of one width");
+  guard_bags(gradient, dense(arguments[2], "indices"), dense(arguments[3], "offsets"),
+             dense(arguments[4], "offset2bag"), weight.size(0));
+}
+
+const std::unordered_map<std::string, Guard>& element_guards() {
+  static const auto* all = new std::unordered_map<std::string, Guard>{
+      {"aten::avg_pool2d_backward", average_pooling<2>},
+      {"aten::avg_pool3d_backward", average_pooling<3>},
+      {"aten::_adaptive_avg_pool2d_backward", average_pooling<2>},
+      {"aten::_adaptive_avg_pool3d_backward", average_pooling<3>},
+      {"aten::adaptive_avg_pool3d_backward", average_pooling<3>},
+      {"aten::max_pool2d_with_indices_backward", max_pooling<2, 7>},
+      {"aten::max_pool3d_with_indices_backward", max_pooling<3, 7>},
+      {"aten::adaptive_max_pool2d_backward", max_pooling<2, 2>},
+      {"aten::adaptive_max_pool3d_backward", max_pooling<3, 2>},
+      {"aten::_reshape_alias", reshape_alias},
+      {"aten::_softmax_backward_data", softmax},
+      {"aten::_log_softmax_backward_data", softmax},
+      {"aten::reflection_pad1d_backward", padding<1>},
+      {"aten::reflection_pad2d_backward", padding<2>},
+      {"aten::reflection_pad3d_backward", padding<3>},
+      {"aten::replication_pad1d_backward", padding<1>},
+      {"aten::replication_pad2d_backward", padding<2>},
+      {"aten::replication_pad3d_backward", padding<3>},
+      {"aten::grid_sampler_2d_backward", grid_sampler},
+      {"aten::grid_sampler_3d_backward", grid_sampler},
+      {"aten::unfold_backward", unfold},
+      {"aten::nll_loss_backward", nll_loss},
+      {"aten::nll_loss2d_backward", nll_loss},
+      {"aten::embedding_dense_backward", embedding},
+      {"aten::_embedding_bag", embedding_bag},
+      {"aten::_embedding_bag_forward_only", embedding_bag},
+      {"aten::_embedding_bag_backward", embedding_bag_backward},
+      {"aten::_embedding_bag_per_sample_weights_backward", embedding_bag_weights_backward},
+  };
+  return *all;
+}
+
+}  // namespace
+
+Guard find_guard(const std::string& name) {
+  for (const auto* guards : {&element_guards(), &layer_guards()}) {
+    if (const auto found = guards->find(name); found != guards->end()) return found->second;
+  }
+  return nullptr;
+}
+
+void guard_sparse(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kSparse) refuse("a sparse argument must be a COO tensor");
+  const at::Tensor indices = tensor._indices(), values = tensor._values();
+  require(indices.dim() == 2 && indices.size(0) == tensor.sparse_dim() && values.dim() >= 1 &&
+              values.size(0) == indices.size(1) && indices.scalar_type() == at::kLong,
+          "a sparse argument must have an index for each value");
+  for (int64_t i = 0; i < indices.size(0); ++i) {
+    require_range(indices[i], 0, tensor.size(i), "indices of a sparse argument");
+  }
+}
+
+}  // namespace trireme::internal
