@@ -70,12 +70,12 @@ if(TRIREME_SANITIZER STREQUAL "address")
   endif()
   # Without vptr and function, which need type information that LibTorch hides.
   target_compile_options(trireme_flags INTERFACE -fsanitize=address,undefined,fuzzer-no-link
-                         -fno-sanitize=vptr,function -fno-sanitize-recover=all -fno-omit-frame-pointer -O1)
+                         -fno-sanitize=vptr,function -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1)
   target_link_options(trireme_flags INTERFACE -fsanitize=address,undefined -fno-sanitize=vptr,function)
 elseif(TRIREME_SANITIZER STREQUAL "thread")
   # Hidden, so that gRPC's library does not take our instrumented copies of abseil's inline
   # functions for its own: its uses of them would be reported, without the locks around them.
-  target_compile_options(trireme_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer -O1
+  target_compile_options(trireme_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer -O1 -g1
                          -fvisibility=hidden -fvisibility-inlines-hidden)
   target_link_options(trireme_flags INTERFACE -fsanitize=thread)
 elseif(TRIREME_SANITIZER)
