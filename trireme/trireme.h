@@ -17,6 +17,8 @@
 #include "trireme/graph/variable.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/schedule.h"
+#include "trireme/ps/parameter_servers.h"
+#include "trireme/ps/partitioner.h"
 #include "trireme/runtime/session.h"
 #include "trireme/server/in_process_cluster.h"
 #include "trireme/server/server.h"

@@ -21,6 +21,7 @@
 #include "trireme/graph/scope.h"
 #include "trireme/graph/self_check.h"
 #include "trireme/graph/training_modes.h"
+#include "trireme/graph/variable_home.h"
 
 namespace trireme {
 namespace {
@@ -59,7 +60,8 @@ struct Entry {
   std::vector<const c10::StorageImpl*> storages;  // of the variables
   std::vector<ExternalTensor> externals;
   FunctionCore::Shape shape;
-  std::string remote;  // what of it the program itself cannot run
+  std::string remote;                  // what of it the program itself cannot run
+  std::shared_ptr<VariableHome> home;  // of those variables that are not in the program
 
   // Whether the program's state outside of the signature is what it was. A variable with other
   // memory was given another dtype or device; a constant's source may have new contents.
@@ -143,6 +145,7 @@ struct FunctionCore::Impl {
     entry->externals = std::move(checked.captured.externals);
     entry->shape = shape;
     entry->remote = remote_part(entry->plan->graph->def);
+    entry->home = home_of(entry->variables);
     for (const auto& variable : entry->variables) {
       entry->storages.push_back(variable->tensor.storage().unsafeGetStorageImpl());
     }
@@ -151,6 +154,35 @@ struct FunctionCore::Impl {
     cache.push_front(entry);
     if (cache.size() > options.cached_signatures) cache.pop_back();
     return entry;
+  }
+
+  std::shared_ptr<const FunctionStep> next_step(const Entry& entry,
+                                                const std::vector<at::Tensor>& tensors) {
+    auto made = std::make_shared<FunctionStep>();
+    made->function = name;
+    made->plan = entry.plan;
+    made->variables = entry.variables;
+    made->inputs = tensors;
+    made->seed = seed();
+    made->step = step++;
+    made->shape = entry.shape;
+    return made;
+  }
+
+  std::shared_ptr<VariableHome> home_of(
+      const std::vector<std::shared_ptr<VariableRecord>>& variables) const {
+    std::shared_ptr<VariableHome> home;
+    for (const auto& variable : variables) {
+      if (variable->home == nullptr) continue;
+      if (home != nullptr && home != variable->home) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    absl::StrCat("it uses variables of two clusters of parameter servers, '",
+                                 variable->name, "' among them; one function can use one"),
+                    {"", absl::StrCat("function '", name, "'")});
+      }
+      home = variable->home;
+    }
+    return home;
   }
 
   void check_arguments(const std::vector<at::Tensor>& tensors) const {
@@ -214,6 +246,10 @@ FunctionCore::Result FunctionCore::run(const std::vector<at::Tensor>& tensors,
                              "tr::Session(target).run(function, arguments...)"),
                 {"", absl::StrCat("function '", impl_->name, "'")});
   }
+  if (entry->home != nullptr) {
+    const auto step = impl_->next_step(*entry, tensors);
+    return {entry->home->run(*step, options), entry->shape};
+  }
   std::vector<at::Tensor> variables;
   variables.reserve(entry->variables.size());
   for (const auto& variable : entry->variables) variables.push_back(variable->tensor);
@@ -241,16 +277,7 @@ std::shared_ptr<const FunctionStep> FunctionCore::step(const std::vector<at::Ten
                                                        const std::vector<std::string>& arguments,
                                                        const Body& body, const Shape& shape) {
   const OwnWork own;
-  const auto entry = impl_->entry_for(tensors, arguments, body, shape);
-  auto step = std::make_shared<FunctionStep>();
-  step->function = impl_->name;
-  step->plan = entry->plan;
-  step->variables = entry->variables;
-  step->inputs = tensors;
-  step->seed = impl_->seed();
-  step->step = impl_->step++;
-  step->shape = entry->shape;
-  return step;
+  return impl_->next_step(*impl_->entry_for(tensors, arguments, body, shape), tensors);
 }
 
 Graph FunctionCore::graph(const std::vector<at::Tensor>& tensors,

@@ -11,6 +11,7 @@
 #include "trireme/graph/capture.h"
 #include "trireme/graph/device_scope.h"
 #include "trireme/graph/function.h"
+#include "trireme/graph/variable_home.h"
 #include "trireme/graph/variable_registry.h"
 
 namespace trireme {
@@ -24,11 +25,12 @@ class Registry {
     return *registry;
   }
 
-  std::shared_ptr<VariableRecord> add(NewVariable variable, bool owned_elsewhere) {
+  std::shared_ptr<VariableRecord> add(NewVariable variable, bool owned_elsewhere, bool* made) {
     MutexLock lock(mutex_);
     std::shared_ptr<VariableRecord> record =
         by_tensor_[variable.tensor.unsafeGetTensorImpl()].lock();
-    if (record == nullptr) {
+    *made = record == nullptr;
+    if (*made) {
       if (!by_name_[variable.name].expired()) drop_forgotten();
       record = std::make_shared<VariableRecord>();
       record->name = variable.name;
@@ -38,7 +40,9 @@ class Registry {
       record->tensor = std::move(variable.tensor);
       record->trainable = variable.trainable;
       record->slot_of = std::move(variable.slot_of);
-      if (record->slot_of.empty()) {  // an optimizer's state is where its variable is
+      if (record->slot_of.empty() && !variable.in_program) record->home = current_home();
+      // An optimizer's state is where its variable is.
+      if (record->slot_of.empty() && record->home == nullptr) {
         const DeviceRequest request = requested_device(
             {.is_variable = true, .name = record->name, .bytes = record->tensor.nbytes()});
         record->device = request.device.to_string();
@@ -90,12 +94,38 @@ bool VariableRecord::is_remote() const {
   return !device.empty() && internal::is_remote(DeviceSpec::parse(device));
 }
 
+namespace {
+
+std::shared_ptr<VariableRecord> add(NewVariable variable, bool owned_elsewhere) {
+  bool made;
+  auto record = Registry::instance().add(std::move(variable), owned_elsewhere, &made);
+  if (made && record->home != nullptr) record->home->adopt(record);
+  return record;
+}
+
+thread_local std::vector<std::shared_ptr<VariableHome>> homes;
+
+}  // namespace
+
 std::shared_ptr<VariableRecord> add_variable(NewVariable variable) {
-  return Registry::instance().add(std::move(variable), /*owned_elsewhere=*/false);
+  return add(std::move(variable), /*owned_elsewhere=*/false);
 }
 
 std::shared_ptr<VariableRecord> add_owned_elsewhere(NewVariable variable) {
-  return Registry::instance().add(std::move(variable), /*owned_elsewhere=*/true);
+  return add(std::move(variable), /*owned_elsewhere=*/true);
+}
+
+HomeScope::HomeScope(std::shared_ptr<VariableHome> home) {
+  homes.push_back(std::move(home));
+}
+
+HomeScope::~HomeScope() {
+  homes.pop_back();
+}
+
+const std::shared_ptr<VariableHome>& current_home() {
+  static const std::shared_ptr<VariableHome> program;
+  return homes.empty() ? program : homes.back();
 }
 
 std::shared_ptr<VariableRecord> find_variable(const at::Tensor& tensor) {
@@ -130,6 +160,13 @@ void check_reachable(const internal::VariableRecord& record) {
               {"", absl::StrCat("variable '", record.name, "'")});
 }
 
+using Change = internal::VariableHome::Change;
+
+// A capture works on what the program holds; what it reads and changes is redirected later.
+bool lives_elsewhere(const internal::VariableRecord& record) {
+  return record.home != nullptr && !internal::is_capturing();
+}
+
 at::Tensor own_copy(const at::Tensor& initial, bool trainable) {
   if (!initial.defined()) {
     throw Error(ErrorCode::kInvalidArgument, "a variable needs a defined initial tensor");
@@ -159,17 +196,24 @@ bool Variable::trainable() const {
 }
 
 std::string Variable::device() const {
-  return record_->device;
+  return shards().front();
 }
 
-const at::Tensor& Variable::read() const {
+std::vector<std::string> Variable::shards() const {
+  if (record_->home != nullptr) return record_->home->devices(*record_);
+  return {record_->device};
+}
+
+at::Tensor Variable::read() const {
   check_reachable(*record_);
+  if (lives_elsewhere(*record_)) return record_->home->read(*record_);
   return record_->tensor;
 }
 
 void Variable::assign(const at::Tensor& value) const {
   check_reachable(*record_);
   check_shape(*record_, value);
+  if (lives_elsewhere(*record_)) return record_->home->change(*record_, Change::kAssign, value);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).copy_(value);
 }
@@ -177,6 +221,7 @@ void Variable::assign(const at::Tensor& value) const {
 void Variable::assign_add(const at::Tensor& delta) const {
   check_reachable(*record_);
   check_shape(*record_, delta);
+  if (lives_elsewhere(*record_)) return record_->home->change(*record_, Change::kAdd, delta);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).add_(delta);
 }
@@ -184,6 +229,7 @@ void Variable::assign_add(const at::Tensor& delta) const {
 void Variable::assign_sub(const at::Tensor& delta) const {
   check_reachable(*record_);
   check_shape(*record_, delta);
+  if (lives_elsewhere(*record_)) return record_->home->change(*record_, Change::kAdd, -delta);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).sub_(delta);
 }
