@@ -26,12 +26,13 @@ class Registry {
   }
 
   std::shared_ptr<VariableRecord> add(NewVariable variable, bool owned_elsewhere, bool* made) {
+    Forgotten forgotten;
     MutexLock lock(mutex_);
     std::shared_ptr<VariableRecord> record =
         by_tensor_[variable.tensor.unsafeGetTensorImpl()].lock();
     *made = record == nullptr;
     if (*made) {
-      if (!by_name_[variable.name].expired()) drop_forgotten();
+      if (!by_name_[variable.name].expired()) forgotten = drop_forgotten();
       record = std::make_shared<VariableRecord>();
       record->name = variable.name;
       for (int i = 1; !by_name_[record->name].expired(); ++i) {
@@ -62,8 +63,9 @@ class Registry {
   }
 
   std::vector<std::shared_ptr<VariableRecord>> all() {
+    Forgotten forgotten;
     MutexLock lock(mutex_);
-    drop_forgotten();
+    forgotten = drop_forgotten();
     std::vector<std::shared_ptr<VariableRecord>> result;
     for (const auto& [name, weak] : by_name_) {
       if (auto record = weak.lock()) result.push_back(std::move(record));
@@ -72,13 +74,19 @@ class Registry {
   }
 
  private:
+  // To be destroyed without the lock: with the last of its variables a home ends, which takes time.
+  using Forgotten = std::vector<std::shared_ptr<VariableRecord>>;
+
   // What nobody else holds any more: variables whose handles are gone, modules that are gone.
-  void drop_forgotten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::erase_if(kept_, [](const auto& record) {
-      return record->tensor.use_count() == 1 && record.use_count() == 1;
-    });
+  Forgotten drop_forgotten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Forgotten forgotten;
+    for (const auto& record : kept_) {
+      if (record->tensor.use_count() == 1 && record.use_count() == 1) forgotten.push_back(record);
+    }
+    for (const auto& record : forgotten) kept_.erase(record);
     std::erase_if(by_name_, [](const auto& entry) { return entry.second.expired(); });
     std::erase_if(by_tensor_, [](const auto& entry) { return entry.second.expired(); });
+    return forgotten;
   }
 
   Mutex mutex_;

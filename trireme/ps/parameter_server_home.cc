@@ -31,7 +31,7 @@ ParameterServerHome::ParameterServerHome(std::unique_ptr<PsClient> client, Place
 
 ParameterServerHome::~ParameterServerHome() {
   // Whoever cannot be told has lost its variables, and forgets the origin with them.
-  client_->end_origin(origin_).IgnoreError();
+  client_->end_origin(origin_, std::chrono::seconds(2)).IgnoreError();
 }
 
 void ParameterServerHome::adopt(const std::shared_ptr<VariableRecord>& variable) {
