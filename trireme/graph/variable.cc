@@ -83,7 +83,11 @@ class Registry {
     for (const auto& record : kept_) {
       if (record->tensor.use_count() == 1 && record.use_count() == 1) forgotten.push_back(record);
     }
-    for (const auto& record : forgotten) kept_.erase(record);
+    for (const auto& record : forgotten) {
+      kept_.erase(record);
+      by_name_.erase(record->name);
+      by_tensor_.erase(record->tensor.unsafeGetTensorImpl());
+    }
     std::erase_if(by_name_, [](const auto& entry) { return entry.second.expired(); });
     std::erase_if(by_tensor_, [](const auto& entry) { return entry.second.expired(); });
     return forgotten;

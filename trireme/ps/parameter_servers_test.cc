@@ -236,8 +236,10 @@ TEST_P(RowsTest, AnEmbeddingIsPulledAndPushedByRows) {
   const bool sparse = GetParam();
   torch::manual_seed(1);
   const Tensor start = torch::randn({1000, 4});
-  const auto options =
-      torch::nn::EmbeddingOptions(1000, 4).padding_idx(0).sparse(sparse)._weight(start.clone());
+  const auto options = torch::nn::EmbeddingOptions(1000, 4)
+                           .padding_idx(sparse ? std::optional<int64_t>() : 0)
+                           .sparse(sparse)
+                           ._weight(start.clone());
   torch::nn::Embedding here(options),
       there(torch::nn::EmbeddingOptions(options)._weight(start.clone()));
   const Sgd local(here, {.lr = 0.5});
