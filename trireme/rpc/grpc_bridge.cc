@@ -3,6 +3,7 @@
 #include <c10/core/StorageImpl.h>
 #include <grpc/support/log.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #if defined(__SANITIZE_THREAD__)
@@ -106,6 +107,18 @@ void route_grpc_log() {
     return true;
   }();
   (void)routed;
+}
+
+void keep_freed_memory() {
+  static const bool kept = [] {
+    // glibc raises its thresholds by itself when the largest block that it maps is freed. That does
+    // not overrule what the user has set in the environment, as mallopt() would.
+    constexpr size_t kLargestMapped = (32 << 20) - (64 << 10);
+    void* volatile block = std::malloc(kLargestMapped);
+    std::free(block);
+    return true;
+  }();
+  (void)kept;
 }
 
 gpr_timespec to_timespec(Time time) {
