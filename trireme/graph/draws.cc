@@ -1,5 +1,7 @@
 #include "trireme/graph/draws.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
 
