@@ -38,7 +38,7 @@ std::optional<std::vector<at::Tensor>> Iterator::next_optional() {
                 {"", name()});
   }
   try {
-    return source_->draw();
+    return draw();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kEndOfData) throw;
     return std::nullopt;
@@ -57,6 +57,12 @@ std::vector<at::Tensor> Iterator::take(size_t tensors) {
                    " tensors; draw them with next<", element.size(), ">()");
   source_->put_back(std::move(element));
   throw Error(ErrorCode::kInvalidArgument, message, {"", name()});
+}
+
+std::vector<at::Tensor> Iterator::draw() {
+  if (source_->resource() == 0) return source_->draw();
+  throw Error(ErrorCode::kFailedPrecondition,
+              "it can only be passed to functions, which then draw from it there", {"", name()});
 }
 
 }  // namespace trireme

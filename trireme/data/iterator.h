@@ -52,6 +52,7 @@ class Iterator {
   const std::shared_ptr<internal::ElementSource>& source() const { return source_; }
 
  private:
+  std::vector<at::Tensor> draw();
   std::vector<at::Tensor> take(size_t tensors);
 
   std::shared_ptr<internal::ElementSource> source_;
