@@ -1,5 +1,6 @@
 #include "trireme/data/dataset.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand_like.h>

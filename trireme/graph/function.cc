@@ -289,14 +289,23 @@ struct FunctionCore::Impl {
     last_arguments = arguments;
   }
 
-  // How many elements such a call drew last, as far as it is known.
-  std::vector<size_t> known_draws(const FunctionCall& call) {
-    const std::string arguments = key_of(call.arguments);
+  // Draws as many elements as such a call drew last. Less will do if there are not so many: their
+  // shapes may be others, and the body then ask for less.
+  void draw_known(const FunctionCall& call, Draws& draws) {
+    const std::vector<size_t> counts = known_draws(key_of(call.arguments), call.sources.size());
+    try {
+      draws.adjust(counts);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kEndOfData) throw;
+    }
+  }
+
+  std::vector<size_t> known_draws(const std::string& arguments, size_t sources) {
     MutexLock lock(mutex);
     for (const auto& entry : cache) {
       if (entry->arguments == arguments) return entry->draws;
     }
-    return std::vector<size_t>(call.sources.size(), 0);
+    return std::vector<size_t>(sources, 0);
   }
 
   std::shared_ptr<const Entry> entry_for(const FunctionCall& call, Draws& draws) {
@@ -312,7 +321,7 @@ struct FunctionCore::Impl {
   };
   Prepared prepare(const FunctionCall& call) {
     Prepared result{nullptr, Draws(call.sources), {}};
-    if (!call.sources.empty()) result.draws.adjust(known_draws(call));
+    if (!call.sources.empty()) draw_known(call, result.draws);
     // The first element of each source, then how many there are, then shapes that change it.
     const size_t attempts = call.sources.size() + kDrawAttempts;
     for (size_t attempt = 0; result.entry == nullptr; ++attempt) {
