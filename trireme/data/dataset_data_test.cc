@@ -45,12 +45,12 @@ void expect_same(const Dataset& a, const Dataset& b) {
 }
 
 TEST(DatasetData, TravelsWithItsTensorsAndFunctions) {
-  const Tensor offset = at::tensor({1.5, 2.5}), scale = at::tensor({2.0, 4.0}).view({2, 1});
+  const Tensor offset = at::tensor({1.5f, 2.5f}), scale = at::tensor({2.0f, 4.0f}).view({2, 1});
   const Dataset dataset = Dataset::from_tensors({at::arange(26.0).view({13, 2}), at::arange(13)})
                               .shuffle(5, {.seed = 3})
                               .batch(4)
                               .map([&](const Tensor& x, const Tensor& y) {
-                                return std::make_pair((x + offset).matmul(scale.to(at::kFloat)), y);
+                                return std::make_pair((x + offset).matmul(scale), y);
                               })
                               .repeat(2)
                               .skip(1)

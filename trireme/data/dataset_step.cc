@@ -111,6 +111,7 @@ absl::Status add_batch(DatasetStep& step) {
   };
   const int64_t remainder = input.count == kEndless ? 0 : input.count % batch.size();
   const bool dropped = remainder == 0 || batch.drop_remainder();
+  step.specs.clear();
   if (dropped || input.count >= batch.size()) step.specs = {stacked(batch.size())};
   if (!dropped) step.specs.push_back(stacked(remainder));
   step.count = input.count == kEndless ? kEndless : input.count / batch.size() + (dropped ? 0 : 1);
@@ -271,8 +272,10 @@ absl::StatusOr<DatasetStepPtr> add_step(DatasetStepPtr input, proto::DatasetStep
   step->tensors = std::move(tensors);
   const absl::Status status = add_checked(*step);
   if (status.ok()) return DatasetStepPtr(std::move(step));
-  return with_origin(status, {"", absl::StrCat("dataset step ", step->number, " '",
-                                               kind_name(step->def.kind_case()), "'")});
+  // The step is the origin, and what a graph says of its own goes into the text.
+  return make_status(error_code(status), trireme::describe(status),
+                     {"", absl::StrCat("dataset step ", step->number, " '",
+                                       kind_name(step->def.kind_case()), "'")});
 }
 
 int64_t tensors_of(const proto::DatasetStep& def) {

@@ -98,8 +98,9 @@ TEST(Iterator, ThreadsDrawEachElementOnce) {
 }
 
 TEST(Iterator, IsNotDisturbedByScopesAroundIt) {
+  const Tensor rows = at::arange(12).view({2, 6}).t();
   const DeviceScope on("/job:ps/task:0");
-  Iterator sums = Dataset::from_tensors({at::arange(12).view({6, 2}).t().contiguous().t()})
+  Iterator sums = Dataset::from_tensors({rows})
                       .shuffle(6)
                       .batch(3)
                       .map([](const Tensor& x) { return x.sum(); })
@@ -150,7 +151,8 @@ TEST(IteratorInFunction, SeveralIteratorsAmongOtherArguments) {
       function("f", [](Iterator& a, const Tensor& x, std::vector<Iterator>& more, Iterator& b) {
         const Tensor first = a.next();
         const auto [y, z] = more[0].next<2>();
-        return std::make_pair(first.mul(100) + b.next().mul(10) + b.next(), x + y - z);
+        const Tensor second = b.next(), third = b.next();
+        return std::make_pair(first.mul(100) + second.mul(10) + third, x + y - z);
       });
   Iterator a = Dataset::range(1, 9).iterator(), b = Dataset::range(1, 9).iterator();
   std::vector<Iterator> more = {
@@ -237,8 +239,10 @@ TEST(IteratorInFunction, RefusesWhatWouldBeFrozen) {
 
 TEST(IteratorInFunction, FunctionsInFunctionsDrawToo) {
   auto inner = function("inner", [](Iterator& numbers) { return numbers.next().mul(2); });
-  auto outer =
-      function("outer", [&](Iterator& numbers) { return inner(numbers) + numbers.next(); });
+  auto outer = function("outer", [&](Iterator& numbers) {
+    const Tensor first = inner(numbers);
+    return first + numbers.next();
+  });
   Iterator numbers = Dataset::range(1, 5).iterator();
   EXPECT_EQ(outer(numbers).item<int64_t>(), 4);
   EXPECT_EQ(outer(numbers).item<int64_t>(), 10);
