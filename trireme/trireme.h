@@ -8,6 +8,8 @@
 #include "trireme/cluster/flags.h"
 #include "trireme/cluster/resolver.h"
 #include "trireme/cluster/task_id.h"
+#include "trireme/data/dataset.h"
+#include "trireme/data/iterator.h"
 #include "trireme/graph/device_scope.h"
 #include "trireme/graph/function.h"
 #include "trireme/graph/graph.h"
