@@ -54,9 +54,8 @@ class Dataset {
 
   // So many elements stacked; the last batch may be smaller.
   Dataset batch(int64_t size, const BatchOptions& options = {}) const;
-  // Draws at random from a buffer that is filled up from the elements. Buffers as large as the
-  // dataset shuffle it all; smaller ones let elements move forward by at most their size. Each
-  // repetition is shuffled anew.
+  // Draws at random from a buffer that is kept full. One as large as the dataset shuffles it all;
+  // with a smaller one no element comes earlier than by its size. Each repetition is shuffled anew.
   Dataset shuffle(int64_t buffer, const ShuffleOptions& options = {}) const;
   Dataset repeat(int64_t count = kForever) const;
   Dataset take(int64_t count) const;
