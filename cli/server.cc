@@ -32,6 +32,7 @@ machine that reaches the port commands the server.)";
 struct Options {
   std::string job, task, cluster, devices, certs, bind, log_level = "info";
   int threads = 0;
+  uint64_t memory_limit = 0;
   bool exit_with_job = false, insecure = false;
 };
 
@@ -70,6 +71,7 @@ int serve(const Options& options) {
                                                           "to LibTorch"));
   }
   ServerOptions server_options{.threads = options.threads,
+                               .memory_limit = options.memory_limit,
                                .certs = options.certs,
                                .insecure = options.insecure,
                                .bind_host = options.bind,
@@ -100,6 +102,12 @@ void add_server_command(CLI::App& app, Invocation& invocation) {
   command->add_option("--devices", options->devices, "Logical devices, as cpu:2 or cpu:2,gpu:1");
   command->add_option("--threads", options->threads,
                       "Threads that one operator may use; 0: LibTorch's choice");
+  command
+      ->add_option(
+          "--memory-limit", options->memory_limit,
+          "Memory that variables may take, as 8GiB; by default four fifths of the machine's")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->type_name("SIZE");
   command->add_flag("--exit-with-job", options->exit_with_job, "End when the chief ends the job");
   command->add_option("--bind", options->bind, "Listen on this host instead of the cluster's")
       ->type_name("HOST");

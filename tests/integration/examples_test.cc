@@ -55,6 +55,11 @@ TEST(CapturedStep, PrintsWhatItsPageShows) {
   EXPECT_EQ(printed("captured_step", {}), shown("captured_step", FUNCTIONS_PAGE));
 }
 
+TEST(NonDistributedSample, PrintsWhatItsPageShows) {
+  ASSERT_NE(shown("non_distributed_sample"), "");
+  EXPECT_EQ(printed("non_distributed_sample", {}), shown("non_distributed_sample"));
+}
+
 TEST(ExampleFlags, OthersAreRefused) {
   const CompletedProcess done = value_or_throw(run_process(
       {.argv = {std::string(EXAMPLES_FOLDER) + "/device_setter", "--wrong"}}, after(kLimit)));

@@ -1,4 +1,5 @@
-// What the flags of `trireme server` do to a real one: where it listens, and when it ends.
+// What the flags of `trireme server` do to a real one: where it listens, what it takes, and when it
+// ends.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/integration/commands.h"
+#include "trireme/ps/ps_client.h"
 #include "trireme/rpc/channel.h"
 #include "trireme/rpc/port_reservation.h"
 #include "trireme/runtime/server_service.h"
@@ -82,6 +84,22 @@ TEST_F(ServerFlagsTest, InsecureAllowsItAndWarns) {
 TEST_F(ServerFlagsTest, InsecureAndCertificatesContradict) {
   EXPECT_EQ(serve({"--insecure", "--certs", "certs"}).wait().code, 2) << server_->text();
   EXPECT_THAT(server_->text(), HasSubstr("say one of the two"));
+}
+
+TEST_F(ServerFlagsTest, MemoryLimitBoundsItsVariables) {
+  serve({"--memory-limit", "1MiB"}).wait_for(" serves at ");
+  const ClusterSpec spec(std::map<std::string, TaskAddresses>{{"ps", {port_.address()}}});
+  const auto client = value_or_throw(PsClient::connect({.spec = spec}, after(kLimit)));
+  Placer placer(1, Placement::kRoundRobin);
+  const auto made = client->create({{.layout = placer.place({{"table", {1024, 512}}})[0]}});
+  EXPECT_EQ(error_code(made.status()), ErrorCode::kResourceExhausted);
+  EXPECT_THAT(std::string(made.status().message()), HasSubstr("of the limit of 1048576 bytes"));
+  EXPECT_TRUE(client->create({{.layout = placer.place({{"bias", {512}}})[0]}}).ok());
+}
+
+TEST_F(ServerFlagsTest, MemoryLimitIsASize) {
+  EXPECT_EQ(serve({"--memory-limit", "much"}).wait().code, 2) << server_->text();
+  EXPECT_THAT(server_->text(), HasSubstr("--memory-limit"));
 }
 
 TEST_F(ServerFlagsTest, ExitWithJobEndsItWithItsJob) {

@@ -207,10 +207,10 @@ TEST(Session, StrictPlacementRefusesDevicesThatAreNotThere) {
 TEST(Session, ACancelledStepStartsNoFurtherOperator) {
   InProcessTestCluster cluster;
   Session session(cluster.target(kMaster));
-  // Long: each of a thousand operators waits for the other task's.
+  // Long: each of four thousand operators waits for the other task's.
   const auto f = function("f",
                           [](Tensor x) {
-                            for (int i = 0; i < 500; ++i) {
+                            for (int i = 0; i < 2000; ++i) {
                               {
                                 DeviceScope on("/job:worker/task:1");
                                 x = x.mm(x);
@@ -222,19 +222,30 @@ TEST(Session, ACancelledStepStartsNoFurtherOperator) {
                           {.check_capture = false});
   const Tensor x = torch::rand({64, 64});
   session.run(f, x);
-  std::stop_source stop;
-  auto step = std::async(std::launch::async, [&] {
-    return error_of([&] { session.run({.stop = stop.get_token()}, f, x); });
-  });
-  stop.request_stop();
-  EXPECT_EQ(step.get().code(), ErrorCode::kCancelled);
-  expect_nothing_left(cluster);
   const auto operators = [&] {
     return cluster.describe({"worker", 1}).counters.at("step_operators_run") +
            cluster.describe(kMaster).counters.at("step_operators_run");
   };
-  const uint64_t before = operators();
-  EXPECT_EQ(operators(), before);
+  const uint64_t one_step = operators();
+  std::stop_source stop;
+  auto step = std::async(std::launch::async, [&] {
+    return error_of([&] { session.run({.stop = stop.get_token()}, f, x); });
+  });
+  const Time limit = after(seconds(20));
+  while (operators() == one_step && Clock::real().now() < limit) {
+  }
+  const Time cancelled = Clock::real().now();
+  stop.request_stop();
+  const auto operators_at = [&](Time time) {
+    while (Clock::real().now() < time) std::this_thread::yield();
+    return operators();
+  };
+  const uint64_t at_100_ms = operators_at(cancelled + milliseconds(100));
+  EXPECT_GT(at_100_ms, one_step);
+  EXPECT_LT(at_100_ms, 2 * one_step) << "the step came to its end";
+  EXPECT_EQ(operators_at(cancelled + milliseconds(400)), at_100_ms);
+  EXPECT_EQ(step.get().code(), ErrorCode::kCancelled);
+  expect_nothing_left(cluster);
 }
 
 TEST(Session, ALostTaskIsNamedAndTheSessionGoesOnOnceItIsBack) {

@@ -59,6 +59,8 @@ const char* error_code_name(ErrorCode code) {
       return "INCARNATION_CHANGED";
     case ErrorCode::kVersionMismatch:
       return "VERSION_MISMATCH";
+    case ErrorCode::kEndOfData:
+      return "END_OF_DATA";
   }
   return "UNKNOWN";
 }

@@ -29,6 +29,7 @@ enum class ErrorCode {
   kTaskUnreachable = 100,     // nobody answers at the task's address
   kIncarnationChanged = 101,  // somebody answers, but not the process that was meant
   kVersionMismatch = 102,     // the peer speaks another version of the protocol
+  kEndOfData = 103,           // an iterator has no more elements
 };
 
 // The name as people write it, for example "INVALID_ARGUMENT".

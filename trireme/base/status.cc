@@ -28,6 +28,8 @@ absl::StatusCode canonical(ErrorCode code) {
       return absl::StatusCode::kAborted;
     case ErrorCode::kVersionMismatch:
       return absl::StatusCode::kFailedPrecondition;
+    case ErrorCode::kEndOfData:
+      return absl::StatusCode::kOutOfRange;
     default:
       return static_cast<absl::StatusCode>(code);
   }

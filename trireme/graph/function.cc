@@ -21,6 +21,7 @@
 #include "trireme/graph/scope.h"
 #include "trireme/graph/self_check.h"
 #include "trireme/graph/training_modes.h"
+#include "trireme/graph/variable_home.h"
 
 namespace trireme {
 namespace {
@@ -28,6 +29,7 @@ namespace {
 std::atomic<bool> eagerly = false;
 
 constexpr int kRetracesBeforeWarning = 5;
+constexpr size_t kDrawAttempts = 8;
 
 }  // namespace
 
@@ -53,13 +55,16 @@ namespace {
 // A captured graph and what it holds for.
 struct Entry {
   std::string key;
+  std::string arguments;      // the part of the key that is known before elements are drawn
+  std::vector<size_t> draws;  // how many elements a step draws from each source
   TrainingModes modes;
   std::shared_ptr<const Plan> plan;
   std::vector<std::shared_ptr<VariableRecord>> variables;
   std::vector<const c10::StorageImpl*> storages;  // of the variables
   std::vector<ExternalTensor> externals;
-  FunctionCore::Shape shape;
-  std::string remote;  // what of it the program itself cannot run
+  FunctionCall::Shape shape;
+  std::string remote;                  // what of it the program itself cannot run
+  std::shared_ptr<VariableHome> home;  // of those variables that are not in the program
 
   // Whether the program's state outside of the signature is what it was. A variable with other
   // memory was given another dtype or device; a constant's source may have new contents.
@@ -99,6 +104,105 @@ std::string key_of(const std::vector<std::string>& arguments) {
   return key;
 }
 
+// The signatures of the arguments, with the elements that were drawn from them.
+std::vector<std::string> signatures_of(const FunctionCall& call, const Draws& draws) {
+  std::vector<std::string> signatures = call.arguments;
+  for (size_t i = 0; i < call.sources.size(); ++i) {
+    std::string& signature = signatures[call.source_arguments[i]];
+    for (const Element& element : draws.elements()[i]) {
+      signature += " (";
+      for (const at::Tensor& tensor : element) {
+        append_tensor_signature(tensor, signature);
+        signature += ',';
+      }
+      signature += ')';
+    }
+  }
+  return signatures;
+}
+
+std::vector<at::Tensor> inputs_of(const FunctionCall& call, const Draws& draws) {
+  std::vector<at::Tensor> inputs = call.tensors;
+  for (const auto& elements : draws.elements()) {
+    for (const Element& element : elements) {
+      inputs.insert(inputs.end(), element.begin(), element.end());
+    }
+  }
+  return inputs;
+}
+
+Error draws_vary(const std::string& function) {
+  return Error(ErrorCode::kFailedPrecondition,
+               absl::StrCat("function '", function,
+                            "' cannot be captured: it does not draw the same number of elements "
+                            "from its iterators each time. What a step draws must follow from "
+                            "its arguments"));
+}
+
+// Of a body that asked for other numbers of elements than were drawn: those to try next.
+struct DrawOthers {
+  std::vector<size_t> counts;
+};
+
+// The body of one capture, which sees for each source the elements that were drawn from it.
+class DrawingBody {
+ public:
+  DrawingBody(const std::string& name, const FunctionCall& call, const Draws& draws)
+      : name_(name), call_(call), draws_(draws) {}
+
+  std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& inputs) {
+    const TensorCursor::Drawn drawn = stand_ins(inputs);
+    TensorCursor cursor(inputs, &drawn);
+    std::vector<at::Tensor> outputs;
+    bool ended = false;
+    try {
+      outputs = call_.body(cursor);
+      ended = true;
+    } catch (const DrawnElements::Exhausted&) {
+    }
+    check_counts(drawn, ended);
+    return outputs;
+  }
+
+ private:
+  TensorCursor::Drawn stand_ins(const std::vector<at::Tensor>& inputs) const {
+    auto next = inputs.begin() + static_cast<ptrdiff_t>(call_.tensors.size());
+    TensorCursor::Drawn drawn;
+    for (size_t i = 0; i < call_.sources.size(); ++i) {
+      std::vector<Element> elements;
+      for (const Element& element : draws_.elements()[i]) {
+        const auto end = next + static_cast<ptrdiff_t>(element.size());
+        elements.emplace_back(next, end);
+        next = end;
+      }
+      const auto& source = call_.sources[i];
+      drawn[source] = std::make_shared<DrawnElements>(source->name(), std::move(elements));
+    }
+    return drawn;
+  }
+
+  void check_counts(const TensorCursor::Drawn& drawn, bool ended) {
+    const std::vector<size_t> counts = draws_.counts();
+    std::vector<size_t> asked;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      asked.push_back(drawn.at(call_.sources[i])->asked());
+      if (!ended) asked[i] = std::max(asked[i], counts[i]);  // it might have asked on
+    }
+    if (asked == counts) {
+      settled_ = true;
+    } else if (settled_) {
+      throw draws_vary(name_);
+    } else {
+      throw DrawOthers{asked};
+    }
+  }
+
+  const std::string& name_;
+  const FunctionCall& call_;
+  const Draws& draws_;
+  bool settled_ = false;
+};
+
 }  // namespace
 
 struct FunctionCore::Impl {
@@ -128,29 +232,49 @@ struct FunctionCore::Impl {
     return nullptr;
   }
 
-  std::shared_ptr<const Entry> capture_now(const std::string& key,
-                                           const std::vector<at::Tensor>& tensors,
-                                           const std::vector<std::string>& arguments,
-                                           const Body& body, const Shape& shape) {
-    check_arguments(tensors);
+  std::shared_ptr<const Entry> capture_now(const std::string& key, const FunctionCall& call,
+                                           const Draws& draws) {
+    const std::vector<at::Tensor> inputs = inputs_of(call, draws);
+    check_arguments(inputs);
     auto entry = std::make_shared<Entry>();
     entry->key = key;
+    entry->arguments = key_of(call.arguments);
+    entry->draws = draws.counts();
     entry->modes = TrainingModes::now();
-    CheckedCapture checked = capture_and_check(
-        body, tensors, {.name = name, .seed = seed(), .step = step}, options.check_capture);
+    DrawingBody body(name, call, draws);
+    CheckedCapture checked =
+        capture_and_check(std::ref(body), inputs, {.name = name, .seed = seed(), .step = step},
+                          options.check_capture);
     entry->plan = std::move(checked.plan);
     entry->variables = std::move(checked.captured.variables);
     entry->externals = std::move(checked.captured.externals);
-    entry->shape = shape;
+    entry->shape = call.shape;
     entry->remote = remote_part(entry->plan->graph->def);
+    entry->home = home_of(entry->variables);
     for (const auto& variable : entry->variables) {
       entry->storages.push_back(variable->tensor.storage().unsafeGetStorageImpl());
     }
     MutexLock lock(mutex);
-    note_capture(arguments);
+    note_capture(signatures_of(call, draws));
     cache.push_front(entry);
     if (cache.size() > options.cached_signatures) cache.pop_back();
     return entry;
+  }
+
+  std::shared_ptr<VariableHome> home_of(
+      const std::vector<std::shared_ptr<VariableRecord>>& variables) const {
+    std::shared_ptr<VariableHome> home;
+    for (const auto& variable : variables) {
+      if (variable->home == nullptr) continue;
+      if (home != nullptr && home != variable->home) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    absl::StrCat("it uses variables of two clusters of parameter servers, '",
+                                 variable->name, "' among them; one function can use one"),
+                    {"", absl::StrCat("function '", name, "'")});
+      }
+      home = variable->home;
+    }
+    return home;
   }
 
   void check_arguments(const std::vector<at::Tensor>& tensors) const {
@@ -184,12 +308,73 @@ struct FunctionCore::Impl {
     last_arguments = arguments;
   }
 
-  std::shared_ptr<const Entry> entry_for(const std::vector<at::Tensor>& tensors,
-                                         const std::vector<std::string>& arguments,
-                                         const Body& body, const Shape& shape) {
-    const std::string key = key_of(arguments);
+  // Draws as many elements as such a call drew last. Less will do if there are not so many: their
+  // shapes may be others, and the body then ask for less.
+  void draw_known(const FunctionCall& call, Draws& draws) {
+    const std::vector<size_t> counts = known_draws(key_of(call.arguments), call.sources.size());
+    try {
+      draws.adjust(counts);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kEndOfData) throw;
+    }
+  }
+
+  std::vector<size_t> known_draws(const std::string& arguments, size_t sources) {
+    MutexLock lock(mutex);
+    for (const auto& entry : cache) {
+      if (entry->arguments == arguments) return entry->draws;
+    }
+    return std::vector<size_t>(sources, 0);
+  }
+
+  std::shared_ptr<const Entry> entry_for(const FunctionCall& call, Draws& draws) {
+    const std::string key = key_of(signatures_of(call, draws));
     if (auto found = find(key)) return found;
-    return capture_now(key, tensors, arguments, body, shape);
+    return capture_now(key, call, draws);
+  }
+
+  struct Prepared {
+    std::shared_ptr<const Entry> entry;
+    Draws draws;  // go back unless they are kept
+    std::vector<at::Tensor> inputs;
+  };
+  Prepared prepare(const FunctionCall& call) {
+    Prepared result{nullptr, Draws(call.sources), {}};
+    if (!call.sources.empty()) draw_known(call, result.draws);
+    // The first element of each source, then how many there are, then shapes that change it.
+    const size_t attempts = call.sources.size() + kDrawAttempts;
+    for (size_t attempt = 0; result.entry == nullptr; ++attempt) {
+      try {
+        result.entry = entry_for(call, result.draws);
+      } catch (const DrawOthers& others) {
+        if (attempt == attempts) throw draws_vary(name);
+        result.draws.adjust(others.counts);
+      }
+    }
+    result.inputs = inputs_of(call, result.draws);
+    return result;
+  }
+
+  std::shared_ptr<FunctionStep> step_of(const FunctionCall& call, Prepared& prepared) const {
+    auto step = std::make_shared<FunctionStep>();
+    step->function = name;
+    step->plan = prepared.entry->plan;
+    step->variables = prepared.entry->variables;
+    size_t input = call.tensors.size();
+    for (size_t i = 0; i < call.sources.size(); ++i) {
+      const auto& elements = prepared.draws.elements()[i];
+      step->draws.push_back({.argument = call.source_arguments[i],
+                             .resource = call.sources[i]->resource(),
+                             .elements = elements.size(),
+                             .tensors = elements.empty() ? 0 : elements[0].size(),
+                             .first_input = input});
+      input += step->draws.back().elements * step->draws.back().tensors;
+    }
+    step->inputs = std::move(prepared.inputs);
+    step->seed = seed();
+    step->step = this->step;
+    step->shape = prepared.entry->shape;
+    return step;
   }
 };
 
@@ -202,17 +387,30 @@ FunctionCore::FunctionCore(std::string name, FunctionOptions options)
 
 FunctionCore::~FunctionCore() = default;
 
-FunctionCore::Result FunctionCore::run(const std::vector<at::Tensor>& tensors,
-                                       const std::vector<std::string>& arguments, const Body& body,
-                                       const Shape& shape, const StepOptions& options) {
+FunctionCore::Result FunctionCore::run(const FunctionCall& call, const StepOptions& options) {
   const OwnWork own;
-  const auto entry = impl_->entry_for(tensors, arguments, body, shape);
+  Impl::Prepared prepared = impl_->prepare(call);
+  const auto& entry = prepared.entry;
   if (!entry->remote.empty()) {
     throw Error(ErrorCode::kFailedPrecondition,
                 absl::StrCat("it has ", entry->remote,
                              ", which this program cannot reach by itself; run the function with "
                              "tr::Session(target).run(function, arguments...)"),
                 {"", absl::StrCat("function '", impl_->name, "'")});
+  }
+  for (const auto& source : call.sources) {
+    if (source->resource() == 0) continue;
+    throw Error(ErrorCode::kFailedPrecondition,
+                absl::StrCat("it draws from ", source->name(),
+                             ", which this program cannot reach by itself; let a coordinator "
+                             "schedule the function"),
+                {"", absl::StrCat("function '", impl_->name, "'")});
+  }
+  prepared.draws.keep();
+  if (entry->home != nullptr) {
+    const auto step = impl_->step_of(call, prepared);
+    step->step = impl_->step++;
+    return {entry->home->run(*step, options), entry->shape};
   }
   std::vector<at::Tensor> variables;
   variables.reserve(entry->variables.size());
@@ -228,8 +426,8 @@ FunctionCore::Result FunctionCore::run(const std::vector<at::Tensor>& tensors,
   for (size_t i = 0; i < variables.size(); ++i) {
     if (entry->plan->variable_written[i]) ++entry->variables[i]->replays;
   }
-  Result result{value_or_throw(
-                    replay(*entry->plan, tensors, variables, std::move(generator), replay_options)),
+  Result result{value_or_throw(replay(*entry->plan, prepared.inputs, variables,
+                                      std::move(generator), replay_options)),
                 entry->shape};
   if (replay_options.trace != nullptr) {
     std::ofstream(options.trace_file) << trace.chrome_json();
@@ -237,27 +435,19 @@ FunctionCore::Result FunctionCore::run(const std::vector<at::Tensor>& tensors,
   return result;
 }
 
-std::shared_ptr<const FunctionStep> FunctionCore::step(const std::vector<at::Tensor>& tensors,
-                                                       const std::vector<std::string>& arguments,
-                                                       const Body& body, const Shape& shape) {
+std::shared_ptr<const FunctionStep> FunctionCore::step(const FunctionCall& call) {
   const OwnWork own;
-  const auto entry = impl_->entry_for(tensors, arguments, body, shape);
-  auto step = std::make_shared<FunctionStep>();
-  step->function = impl_->name;
-  step->plan = entry->plan;
-  step->variables = entry->variables;
-  step->inputs = tensors;
-  step->seed = impl_->seed();
+  Impl::Prepared prepared = impl_->prepare(call);
+  auto step = impl_->step_of(call, prepared);
   step->step = impl_->step++;
-  step->shape = entry->shape;
+  prepared.draws.keep();
   return step;
 }
 
-Graph FunctionCore::graph(const std::vector<at::Tensor>& tensors,
-                          const std::vector<std::string>& arguments, const Body& body,
-                          const Shape& shape) {
+std::shared_ptr<const FunctionStep> FunctionCore::preview(const FunctionCall& call) {
   const OwnWork own;
-  return Graph(impl_->entry_for(tensors, arguments, body, shape)->plan);
+  Impl::Prepared prepared = impl_->prepare(call);
+  return impl_->step_of(call, prepared);
 }
 
 void FunctionCore::run_eagerly(const std::function<void()>& body) {

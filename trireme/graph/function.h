@@ -38,15 +38,41 @@ namespace internal {
 
 struct VariableRecord;
 
+// The elements that a step draws from one source. They follow the tensors of the arguments in the
+// step's inputs, each as `tensors` of them.
+struct Draw {
+  size_t argument = 0;    // the first that holds the source
+  uint64_t resource = 0;  // where they are to be drawn instead; 0: the inputs are they
+  size_t elements = 0;
+  size_t tensors = 0;      // of an element
+  size_t first_input = 0;  // the first of elements * tensors inputs
+};
+
 // One call of a captured function, ready to run anywhere.
 struct FunctionStep {
   std::string function;
   std::shared_ptr<const Plan> plan;
   std::vector<std::shared_ptr<VariableRecord>> variables;  // as the plan numbers them
-  std::vector<at::Tensor> inputs;
+  std::vector<at::Tensor> inputs;                          // of a draw with a resource, examples
+  std::vector<Draw> draws;  // one for each source among the arguments
   uint64_t seed = 0;
   uint64_t step = 0;
   std::shared_ptr<const void> shape;  // of its results
+};
+
+// One call of a function as its core sees it, without its types.
+struct FunctionCall {
+  // Runs the function with tensors for arguments and results.
+  using Body = std::function<std::vector<at::Tensor>(TensorCursor&)>;
+  // What its results looked like when it was captured, with the tensors left out.
+  using Shape = std::shared_ptr<const void>;
+
+  std::vector<at::Tensor> tensors;
+  std::vector<std::string> arguments;  // their signatures
+  ElementSources sources;
+  std::vector<size_t> source_arguments;  // the argument that each source is in
+  Body body;
+  Shape shape;  // read after `body` has run
 };
 
 class FunctionCore {
@@ -54,24 +80,15 @@ class FunctionCore {
   FunctionCore(std::string name, FunctionOptions options);
   ~FunctionCore();
 
-  // Runs the function with tensors for arguments and results.
-  using Body = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
-  // What its results looked like when it was captured, with the tensors left out.
-  using Shape = std::shared_ptr<const void>;
-
   struct Result {
     std::vector<at::Tensor> tensors;
-    Shape shape;
+    FunctionCall::Shape shape;
   };
-  // `arguments` has one signature per argument. `shape` is read after `body` has run.
-  Result run(const std::vector<at::Tensor>& tensors, const std::vector<std::string>& arguments,
-             const Body& body, const Shape& shape, const StepOptions& options);
-  // What run() would replay, for those who run it elsewhere; counts as a step.
-  std::shared_ptr<const FunctionStep> step(const std::vector<at::Tensor>& tensors,
-                                           const std::vector<std::string>& arguments,
-                                           const Body& body, const Shape& shape);
-  Graph graph(const std::vector<at::Tensor>& tensors, const std::vector<std::string>& arguments,
-              const Body& body, const Shape& shape);
+  Result run(const FunctionCall& call, const StepOptions& options);
+  // What run() would replay, for those who run it elsewhere; counts as a step and draws for it.
+  std::shared_ptr<const FunctionStep> step(const FunctionCall& call);
+  // The same for those who only look at it: counts as no step, and what it draws goes back.
+  std::shared_ptr<const FunctionStep> preview(const FunctionCall& call);
   // Runs the body in place, on the step's random numbers.
   void run_eagerly(const std::function<void()>& body);
 
@@ -110,7 +127,9 @@ class Function;
 
 // A function of tensors that is captured when first called with a signature (shapes, dtypes,
 // strides, structure, numbers) and replayed from then on. Results carry no autograd history.
-// Called inside of another captured function it becomes part of that one. Copies share the captured
+// Called inside of another captured function it becomes part of that one. From an argument that is
+// an iterator each step draws anew what the body asks for; a call that fails before the step has
+// begun puts it back. Copies share the captured
 // graphs. Threads may call it at once if the variables that it writes allow it. Captures of all
 // threads take turns; while one is under way, `.grad` of every variable is in its hands.
 template <typename R, typename... Args>
@@ -126,7 +145,7 @@ class Function<R(Args...)> {
     if (internal::is_inlined()) return body_(args...);
     if (runs_eagerly()) return run_body_eagerly(args...);
     Call call(*this, args...);
-    auto result = core_->run(call.tensors, call.signatures, call.body, call.shape, options);
+    auto result = core_->run(call, options);
     if constexpr (!std::is_void_v<R>) {
       internal::TensorCursor reader(result.tensors);
       return Structure<R>::replace(**static_cast<const std::optional<R>*>(result.shape.get()),
@@ -136,8 +155,11 @@ class Function<R(Args...)> {
 
   // The call as a step that can run anywhere, and how its results are put together.
   std::shared_ptr<const internal::FunctionStep> prepare(std::decay_t<Args>... args) const {
-    Call call(*this, args...);
-    return core_->step(call.tensors, call.signatures, call.body, call.shape);
+    return core_->step(Call(*this, args...));
+  }
+  // Such a step to look at. It is not for running: it draws no elements.
+  std::shared_ptr<const internal::FunctionStep> preview(std::decay_t<Args>... args) const {
+    return core_->preview(Call(*this, args...));
   }
   static R assemble(const internal::FunctionStep& step, const std::vector<at::Tensor>& tensors) {
     if constexpr (!std::is_void_v<R>) {
@@ -149,8 +171,7 @@ class Function<R(Args...)> {
 
   // The graph for such arguments, captured if it was not yet. Runs no step.
   Graph graph(std::decay_t<Args>... args) const {
-    Call call(*this, args...);
-    return core_->graph(call.tensors, call.signatures, call.body, call.shape);
+    return Graph(core_->preview(Call(*this, args...))->plan);
   }
 
   // Steps count from 0; the number decides the step's random numbers.
@@ -161,29 +182,24 @@ class Function<R(Args...)> {
  private:
   using Exemplar = std::optional<std::conditional_t<std::is_void_v<R>, int, R>>;
 
-  struct Call {
-    Call(const Function& function, std::decay_t<Args>&... args)
-        : exemplar(std::make_shared<Exemplar>()), shape(exemplar) {
+  struct Call : internal::FunctionCall {
+    Call(const Function& function, std::decay_t<Args>&... args) {
       internal::Flattened flattened;
       ((Structure<std::decay_t<Args>>::flatten(args, flattened),
-        signatures.push_back(std::exchange(flattened.signature, {}))),
+        source_arguments.resize(flattened.sources.size(), arguments.size()),
+        arguments.push_back(std::exchange(flattened.signature, {}))),
        ...);
       tensors = std::move(flattened.tensors);
+      sources = std::move(flattened.sources);
+      const auto exemplar = std::make_shared<Exemplar>();
+      shape = exemplar;
       // Copies: a capture may run the body after this call has ended and again.
-      body = [body = function.body_, exemplar = exemplar,
-              arguments = std::tuple<std::decay_t<Args>...>(args...)](
-                 const std::vector<at::Tensor>& replaced) {
-        internal::TensorCursor reader(replaced);
-        auto own = Structure<std::tuple<std::decay_t<Args>...>>::replace(arguments, reader);
-        return run_body(body, own, *exemplar);
+      body = [body = function.body_, exemplar,
+              own = std::tuple<std::decay_t<Args>...>(args...)](internal::TensorCursor& replaced) {
+        auto arguments = Structure<std::tuple<std::decay_t<Args>...>>::replace(own, replaced);
+        return run_body(body, arguments, *exemplar);
       };
     }
-
-    std::shared_ptr<Exemplar> exemplar;
-    internal::FunctionCore::Shape shape;
-    std::vector<at::Tensor> tensors;
-    std::vector<std::string> signatures;
-    internal::FunctionCore::Body body;
   };
 
   static std::vector<at::Tensor> run_body(const std::function<R(Args...)>& body,

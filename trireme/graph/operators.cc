@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "trireme/base/status.h"
+#include "trireme/graph/variable_home.h"
 
 namespace trireme::internal {
 namespace {
@@ -95,6 +96,9 @@ at::Tensor as_strided_here(const at::Tensor& self, at::IntArrayRef sizes, at::In
                            int64_t offset) {
   return at::as_strided(self, sizes, strides, self.storage_offset() + offset);
 }
+
+// What it stands for is done where the variable lives (ps/step_program.h).
+void push_gradient_here(const at::Tensor&, const at::Tensor&, const at::Tensor&) {}
 
 }  // namespace
 
@@ -284,8 +288,20 @@ void register_own_operators() {
     made->def(
         "as_strided(Tensor(a) self, int[] sizes, int[] strides, int offset) -> Tensor(a)",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(as_strided_here)));
+    made->def(
+        "push_gradient(Tensor(a!) variable, Tensor gradient, Tensor lr) -> ()",
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(push_gradient_here)));
     return made;
   }();
+}
+
+void record_gradient(const at::Tensor& variable, const at::Tensor& gradient, const at::Tensor& lr) {
+  register_own_operators();
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("trireme::push_gradient", "")
+          .typed<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
+  op.call(variable, gradient, lr);
 }
 
 }  // namespace trireme::internal

@@ -2,7 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -10,6 +12,8 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "trireme/graph/draws.h"
 
 // How arguments and results of captured functions are taken apart into tensors and put together
 // again. Known: tensors, numbers, strings, and vectors, pairs, tuples, optionals and string maps of
@@ -22,22 +26,40 @@ void append_tensor_signature(const at::Tensor& tensor, std::string& signature);
 
 struct Flattened {
   std::vector<at::Tensor> tensors;
-  std::string signature;  // everything but the tensors' contents
+  std::string signature;   // everything but the tensors' contents
+  ElementSources sources;  // what elements are drawn from, each once
+
+  // Which of the sources it is.
+  size_t add_source(const std::shared_ptr<ElementSource>& source) {
+    const auto found = std::find(sources.begin(), sources.end(), source);
+    const size_t index = found - sources.begin();
+    if (found == sources.end()) sources.push_back(source);
+    return index;
+  }
 };
 
+// Hands out other tensors, and what stands for the sources.
 class TensorCursor {
  public:
-  explicit TensorCursor(const std::vector<at::Tensor>& tensors) : next_(tensors.begin()) {}
+  using Drawn = std::map<std::shared_ptr<ElementSource>, std::shared_ptr<DrawnElements>>;
+
+  explicit TensorCursor(const std::vector<at::Tensor>& tensors, const Drawn* drawn = nullptr)
+      : next_(tensors.begin()), drawn_(drawn) {}
   at::Tensor next() { return *next_++; }
+  std::shared_ptr<ElementSource> drawn_from(const std::shared_ptr<ElementSource>& source) const {
+    return drawn_->at(source);
+  }
 
  private:
   std::vector<at::Tensor>::const_iterator next_;
+  const Drawn* drawn_;
 };
 
 }  // namespace internal
 
 // flatten() appends the tensors in a fixed order; replace() gives a copy with other tensors in
-// their places. Whatever is not a tensor is part of the signature, and so a constant of the graph.
+// their places. Whatever is not a tensor is part of the signature, and so a constant of the graph;
+// but for sources of elements, which each step draws from.
 template <typename T, typename = void>
 struct Structure {
   static_assert(std::is_void_v<T>,

@@ -11,6 +11,7 @@
 #include "trireme/graph/capture.h"
 #include "trireme/graph/device_scope.h"
 #include "trireme/graph/function.h"
+#include "trireme/graph/variable_home.h"
 #include "trireme/graph/variable_registry.h"
 
 namespace trireme {
@@ -24,12 +25,14 @@ class Registry {
     return *registry;
   }
 
-  std::shared_ptr<VariableRecord> add(NewVariable variable, bool owned_elsewhere) {
+  std::shared_ptr<VariableRecord> add(NewVariable variable, bool owned_elsewhere, bool* made) {
+    Forgotten forgotten;
     MutexLock lock(mutex_);
     std::shared_ptr<VariableRecord> record =
         by_tensor_[variable.tensor.unsafeGetTensorImpl()].lock();
-    if (record == nullptr) {
-      if (!by_name_[variable.name].expired()) drop_forgotten();
+    *made = record == nullptr;
+    if (*made) {
+      if (!by_name_[variable.name].expired()) forgotten = drop_forgotten();
       record = std::make_shared<VariableRecord>();
       record->name = variable.name;
       for (int i = 1; !by_name_[record->name].expired(); ++i) {
@@ -38,7 +41,9 @@ class Registry {
       record->tensor = std::move(variable.tensor);
       record->trainable = variable.trainable;
       record->slot_of = std::move(variable.slot_of);
-      if (record->slot_of.empty()) {  // an optimizer's state is where its variable is
+      if (record->slot_of.empty() && !variable.in_program) record->home = current_home();
+      // An optimizer's state is where its variable is.
+      if (record->slot_of.empty() && record->home == nullptr) {
         const DeviceRequest request = requested_device(
             {.is_variable = true, .name = record->name, .bytes = record->tensor.nbytes()});
         record->device = request.device.to_string();
@@ -58,8 +63,9 @@ class Registry {
   }
 
   std::vector<std::shared_ptr<VariableRecord>> all() {
+    Forgotten forgotten;
     MutexLock lock(mutex_);
-    drop_forgotten();
+    forgotten = drop_forgotten();
     std::vector<std::shared_ptr<VariableRecord>> result;
     for (const auto& [name, weak] : by_name_) {
       if (auto record = weak.lock()) result.push_back(std::move(record));
@@ -68,13 +74,23 @@ class Registry {
   }
 
  private:
+  // To be destroyed without the lock: with the last of its variables a home ends, which takes time.
+  using Forgotten = std::vector<std::shared_ptr<VariableRecord>>;
+
   // What nobody else holds any more: variables whose handles are gone, modules that are gone.
-  void drop_forgotten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::erase_if(kept_, [](const auto& record) {
-      return record->tensor.use_count() == 1 && record.use_count() == 1;
-    });
+  Forgotten drop_forgotten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Forgotten forgotten;
+    for (const auto& record : kept_) {
+      if (record->tensor.use_count() == 1 && record.use_count() == 1) forgotten.push_back(record);
+    }
+    for (const auto& record : forgotten) {
+      kept_.erase(record);
+      by_name_.erase(record->name);
+      by_tensor_.erase(record->tensor.unsafeGetTensorImpl());
+    }
     std::erase_if(by_name_, [](const auto& entry) { return entry.second.expired(); });
     std::erase_if(by_tensor_, [](const auto& entry) { return entry.second.expired(); });
+    return forgotten;
   }
 
   Mutex mutex_;
@@ -90,12 +106,38 @@ bool VariableRecord::is_remote() const {
   return !device.empty() && internal::is_remote(DeviceSpec::parse(device));
 }
 
+namespace {
+
+std::shared_ptr<VariableRecord> add(NewVariable variable, bool owned_elsewhere) {
+  bool made;
+  auto record = Registry::instance().add(std::move(variable), owned_elsewhere, &made);
+  if (made && record->home != nullptr) record->home->adopt(record);
+  return record;
+}
+
+thread_local std::vector<std::shared_ptr<VariableHome>> homes;
+
+}  // namespace
+
 std::shared_ptr<VariableRecord> add_variable(NewVariable variable) {
-  return Registry::instance().add(std::move(variable), /*owned_elsewhere=*/false);
+  return add(std::move(variable), /*owned_elsewhere=*/false);
 }
 
 std::shared_ptr<VariableRecord> add_owned_elsewhere(NewVariable variable) {
-  return Registry::instance().add(std::move(variable), /*owned_elsewhere=*/true);
+  return add(std::move(variable), /*owned_elsewhere=*/true);
+}
+
+HomeScope::HomeScope(std::shared_ptr<VariableHome> home) {
+  homes.push_back(std::move(home));
+}
+
+HomeScope::~HomeScope() {
+  homes.pop_back();
+}
+
+const std::shared_ptr<VariableHome>& current_home() {
+  static const std::shared_ptr<VariableHome> program;
+  return homes.empty() ? program : homes.back();
 }
 
 std::shared_ptr<VariableRecord> find_variable(const at::Tensor& tensor) {
@@ -130,6 +172,13 @@ void check_reachable(const internal::VariableRecord& record) {
               {"", absl::StrCat("variable '", record.name, "'")});
 }
 
+using Change = internal::VariableHome::Change;
+
+// A capture works on what the program holds; what it reads and changes is redirected later.
+bool lives_elsewhere(const internal::VariableRecord& record) {
+  return record.home != nullptr && !internal::is_capturing();
+}
+
 at::Tensor own_copy(const at::Tensor& initial, bool trainable) {
   if (!initial.defined()) {
     throw Error(ErrorCode::kInvalidArgument, "a variable needs a defined initial tensor");
@@ -159,17 +208,24 @@ bool Variable::trainable() const {
 }
 
 std::string Variable::device() const {
-  return record_->device;
+  return shards().front();
 }
 
-const at::Tensor& Variable::read() const {
+std::vector<std::string> Variable::shards() const {
+  if (record_->home != nullptr) return record_->home->devices(*record_);
+  return {record_->device};
+}
+
+at::Tensor Variable::read() const {
   check_reachable(*record_);
+  if (lives_elsewhere(*record_)) return record_->home->read(*record_);
   return record_->tensor;
 }
 
 void Variable::assign(const at::Tensor& value) const {
   check_reachable(*record_);
   check_shape(*record_, value);
+  if (lives_elsewhere(*record_)) return record_->home->change(*record_, Change::kAssign, value);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).copy_(value);
 }
@@ -177,6 +233,7 @@ void Variable::assign(const at::Tensor& value) const {
 void Variable::assign_add(const at::Tensor& delta) const {
   check_reachable(*record_);
   check_shape(*record_, delta);
+  if (lives_elsewhere(*record_)) return record_->home->change(*record_, Change::kAdd, delta);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).add_(delta);
 }
@@ -184,6 +241,7 @@ void Variable::assign_add(const at::Tensor& delta) const {
 void Variable::assign_sub(const at::Tensor& delta) const {
   check_reachable(*record_);
   check_shape(*record_, delta);
+  if (lives_elsewhere(*record_)) return record_->home->change(*record_, Change::kAdd, -delta);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).sub_(delta);
 }

@@ -15,7 +15,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
+#include "trireme/graph/capture.h"
 #include "trireme/graph/device_scope.h"
+#include "trireme/graph/variable_home.h"
 #include "trireme/graph/variable_registry.h"
 #include "trireme/optim/update_rule.h"
 
@@ -27,16 +29,29 @@ struct Optimizer::Bound {
   std::vector<Variable> variables;
   std::vector<std::vector<Variable>> slots;  // per slot, parallel to variables
   Variable step, lr;
+  // Where the variables live, if not in the program: then the updates are made there, with state
+  // beside the variables, and slots and step are not used.
+  std::shared_ptr<internal::VariableHome> home;
+
+  // One for each of the variables, undefined ones included.
+  void push(const std::vector<Tensor>& gradients) const;
 };
 
 namespace {
 
 Variable make_state(std::string name, const Tensor& initial, const std::string& slot_of) {
-  return Variable(internal::add_variable({std::move(name), initial, /*trainable=*/false, slot_of}));
+  return Variable(internal::add_variable(
+      {std::move(name), initial, /*trainable=*/false, slot_of, /*in_program=*/true}));
 }
 
 Variable number(const std::string& name, double value, at::ScalarType dtype) {
   return make_state(name, at::full({}, value, dtype), "");
+}
+
+internal::VariableRecords records_of(const std::vector<Variable>& variables) {
+  internal::VariableRecords records;
+  for (const Variable& variable : variables) records.push_back(variable.record());
+  return records;
 }
 
 // The fused kernels walk parameter and gradient as memory, so both must lie the same way.
@@ -46,6 +61,23 @@ Tensor laid_out_as(const Tensor& parameter, const Tensor& gradient) {
 }
 
 }  // namespace
+
+void Optimizer::Bound::push(const std::vector<Tensor>& gradients) const {
+  if (!internal::is_capturing()) {
+    std::vector<Variable> changed;
+    std::vector<Tensor> defined;
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      if (!gradients[i].defined()) continue;
+      changed.push_back(variables[i]);
+      defined.push_back(gradients[i]);
+    }
+    return home->push_gradients(records_of(changed), defined, lr.read().item<double>());
+  }
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined()) continue;
+    internal::record_gradient(variables[i].read(), gradients[i], lr.read());
+  }
+}
 
 Optimizer::Optimizer(std::shared_ptr<const internal::UpdateRule> rule) : rule_(std::move(rule)) {}
 
@@ -58,11 +90,26 @@ Optimizer::Optimizer(std::shared_ptr<const internal::UpdateRule> rule,
   Bound bound{{},
               {},
               number(name + "/step", 0, at::kFloat),
-              number(name + "/lr", rule_->lr(), at::kDouble)};
+              number(name + "/lr", rule_->lr(), at::kDouble),
+              nullptr};
   for (const Variable& variable : variables) {
     if (variable.trainable() && variable.record()->tensor.requires_grad()) {
       bound.variables.push_back(variable);
     }
+  }
+  for (const Variable& variable : bound.variables) {
+    const auto& home = variable.record()->home;
+    if (home != bound.variables[0].record()->home) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  absl::StrCat("variables '", bound.variables[0].name(), "' and '", variable.name(),
+                               "' do not live in one place; make an optimizer for each place"));
+    }
+    bound.home = home;
+  }
+  if (bound.home != nullptr) {
+    bound.home->set_optimizer(records_of(bound.variables), name, rule_->options());
+    bound_ = std::make_shared<const Bound>(std::move(bound));
+    return;
   }
   for (const internal::Slot& slot : rule_->slots()) {
     std::vector<Variable>& tensors = bound.slots.emplace_back();
@@ -107,7 +154,8 @@ void Optimizer::apply_gradients(const std::vector<Tensor>& gradients) const {
                              " variables"));
   }
   const at::NoGradGuard no_gradients;
-  const Tensor &step = bound.step.read(), &lr = bound.lr.read();
+  if (bound.home != nullptr) return bound.push(gradients);
+  const Tensor step = bound.step.read(), lr = bound.lr.read();
   Tensor(step).add_(1);
   // A fused kernel takes parameters of one device and one dtype.
   struct Group {
@@ -117,7 +165,7 @@ void Optimizer::apply_gradients(const std::vector<Tensor>& gradients) const {
   std::map<std::pair<std::string, at::ScalarType>, Group> groups;
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined()) continue;
-    const Tensor& parameter = bound.variables[i].read();
+    const Tensor parameter = bound.variables[i].read();
     if (gradients[i].is_sparse()) {
       std::vector<Tensor> slots;
       for (const auto& slot : bound.slots) slots.push_back(slot[i].read());

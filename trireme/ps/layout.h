@@ -34,11 +34,6 @@ struct VariableLayout {
   int64_t shard_bytes(const Shard& shard) const;
 };
 
-enum class Placement {
-  kRoundRobin,  // shards go to the servers in turn, in the order of the variables
-  kBalanced,    // each shard, the largest first, goes to the server with the fewest bytes
-};
-
 // Cuts variables by the partitioner (none: whole) and places their shards on servers.
 // Deterministic: programs that place the same variables in the same order agree. Not thread-safe.
 class Placer {

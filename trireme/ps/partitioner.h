@@ -27,6 +27,11 @@ Partitioner MinSizePartitioner(int64_t min_bytes = 256 << 10, int64_t max_shards
 // max_shards, 0 for any number.
 Partitioner MaxSizePartitioner(int64_t max_bytes, int64_t max_shards = 0);
 
+enum class Placement {
+  kRoundRobin,  // shards go to the servers in turn, in the order of the variables
+  kBalanced,    // each shard, the largest first, goes to the server with the fewest bytes
+};
+
 // Rows of a variable that lie on one server.
 struct RowRange {
   int64_t first = 0;

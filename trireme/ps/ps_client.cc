@@ -119,14 +119,16 @@ absl::StatusOr<std::unique_ptr<PsClient>> PsClient::connect(PsClientOptions opti
   return client;
 }
 
-CallOptions PsClient::call_options(uint64_t bytes) const {
+CallOptions PsClient::call_options(uint64_t bytes, bool large_response) const {
   const Duration extra = std::chrono::seconds(bytes / kSlowest);
   RetryPolicy retry = options_.retry;
   retry.attempt_time += extra;
-  return {.deadline = after(options_.timeout + extra), .retry = retry};
+  return {.deadline = after(options_.timeout + extra),
+          .large_response = large_response,
+          .retry = retry};
 }
 
-void PsClient::call(const char* method, Requests requests, uint64_t bytes, bool large_response,
+void PsClient::call(const char* method, Requests requests, CallOptions options,
                     Done<Responses> done, std::map<int, Destination> into) {
   if (requests.empty()) return done(Responses());
   struct Pending {
@@ -142,8 +144,6 @@ void PsClient::call(const char* method, Requests requests, uint64_t bytes, bool 
     MutexLock lock(pending->mutex);
     pending->left = requests.size();
   }
-  CallOptions options = call_options(bytes);
-  options.large_response = large_response;
   for (auto& [server, request] : requests) {
     options.into = nullptr;
     if (const auto found = into.find(server); found != into.end()) options.into = found->second;
@@ -170,9 +170,9 @@ void PsClient::call(const char* method, Requests requests, uint64_t bytes, bool 
 }
 
 absl::StatusOr<PsClient::Responses> PsClient::call(const char* method, Requests requests,
-                                                   uint64_t bytes, bool large_response) {
+                                                   const CallOptions& options) {
   auto answer = std::make_shared<std::promise<absl::StatusOr<Responses>>>();
-  call(method, std::move(requests), bytes, large_response,
+  call(method, std::move(requests), options,
        [answer](absl::StatusOr<Responses> responses) { answer->set_value(std::move(responses)); });
   return answer->get_future().get();  // it comes by the calls' deadline
 }
@@ -214,8 +214,8 @@ absl::StatusOr<std::vector<PsVariable>> PsClient::create(
     for (const at::Tensor& tensor : contents[server]) shapes.push_back(TensorShape::of(tensor));
     requests[server] = make_message(body, Packing(std::move(shapes)).pack(contents[server]));
   }
-  TRIREME_ASSIGN_OR_RETURN(const Responses responses, call(kCreateVariables, std::move(requests),
-                                                           bytes, /*large_response=*/true));
+  TRIREME_ASSIGN_OR_RETURN(const Responses responses,
+                           call(kCreateVariables, std::move(requests), call_options(bytes, true)));
   std::map<int, CreateVariablesResponse> answers;
   for (const auto& [server, body] : bodies) {
     TRIREME_ASSIGN_OR_RETURN(answers[server], parsed<CreateVariablesResponse>(responses, server));
@@ -244,7 +244,7 @@ absl::StatusOr<std::vector<PsVariable>> PsClient::open(const std::vector<Variabl
     requests[server] = make_message(body);
   }
   TRIREME_ASSIGN_OR_RETURN(const Responses responses,
-                           call(kLookupVariables, std::move(requests), 0, true));
+                           call(kLookupVariables, std::move(requests), call_options(0, true)));
   std::map<int, LookupVariablesResponse> answers;
   for (const auto& [server, body] : bodies) {
     TRIREME_ASSIGN_OR_RETURN(answers[server], parsed<LookupVariablesResponse>(responses, server));
@@ -288,7 +288,7 @@ absl::Status PsClient::set_optimizer(const std::vector<PsVariable>& variables,
     for (const auto& [name, value] : rule.options()) (*body.mutable_options())[name] = value;
     requests[server] = make_message(body);
   }
-  return call(kSetOptimizer, std::move(requests)).status();
+  return call(kSetOptimizer, std::move(requests), call_options(0, false)).status();
 }
 
 absl::Status PsClient::remove(const std::vector<PsVariable>& variables) {
@@ -303,32 +303,34 @@ absl::Status PsClient::remove(const std::vector<PsVariable>& variables) {
     body.set_container(options_.container);
     requests[server] = make_message(body);
   }
-  return call(kDeleteVariables, std::move(requests)).status();
+  return call(kDeleteVariables, std::move(requests), call_options(0, false)).status();
 }
 
 template <typename Request>
-absl::Status PsClient::tell_all(const char* method, const Request& request) {
+absl::Status PsClient::tell_all(const char* method, const Request& request, Duration timeout) {
   Requests requests;
   for (int i = 0; i < servers(); ++i) requests[i] = make_message(request);
-  return call(method, std::move(requests)).status();
+  CallOptions options = call_options(0, false);
+  options.deadline = after(timeout);
+  return call(method, std::move(requests), options).status();
 }
 
 absl::Status PsClient::drop_container() {
   DropContainerRequest request;
   request.set_container(options_.container);
-  return tell_all(kDropContainer, request);
+  return tell_all(kDropContainer, request, options_.timeout);
 }
 
 absl::Status PsClient::begin_origin(uint64_t origin) {
   BeginOriginRequest request;
   request.set_origin(origin);
-  return tell_all(kBeginOrigin, request);
+  return tell_all(kBeginOrigin, request, options_.timeout);
 }
 
-absl::Status PsClient::end_origin(uint64_t origin) {
+absl::Status PsClient::end_origin(uint64_t origin, Duration timeout) {
   EndOriginRequest request;
   request.set_origin(origin);
-  return tell_all(kEndOrigin, request);
+  return tell_all(kEndOrigin, request, timeout);
 }
 
 namespace {
@@ -473,7 +475,7 @@ void PsClient::pull(std::vector<Pull> pulls, Done<std::vector<at::Tensor>> done)
     large |= answer > kFrameBytes;
   }
   call(
-      kPullVariables, std::move(requests), plan->bytes, large,
+      kPullVariables, std::move(requests), call_options(plan->bytes, large),
       [plan, done = std::move(done)](absl::StatusOr<Responses> responses) mutable {
         if (!responses.ok()) return done(responses.status());
         done(plan->finish(*responses));
@@ -575,7 +577,7 @@ void PsClient::push(const std::vector<Push>& pushes, const PushOptions& options,
   uint64_t bytes = 0;
   absl::StatusOr<Requests> requests = push_requests(pushes, options, bytes);
   if (!requests.ok()) return done(requests.status());
-  call(kPushVariables, *std::move(requests), bytes, /*large_response=*/false,
+  call(kPushVariables, *std::move(requests), call_options(bytes, false),
        [done = std::move(done)](absl::StatusOr<Responses> responses) mutable {
          done(responses.status());
        });
@@ -590,7 +592,7 @@ absl::Status PsClient::push(const std::vector<Push>& pushes, const PushOptions& 
 absl::Status PsClient::write(const std::vector<Push>& writes) {
   uint64_t bytes = 0;
   TRIREME_ASSIGN_OR_RETURN(Requests requests, push_requests(writes, {}, bytes));
-  return call(kWriteVariables, std::move(requests), bytes).status();
+  return call(kWriteVariables, std::move(requests), call_options(bytes, false)).status();
 }
 
 }  // namespace trireme

@@ -107,7 +107,7 @@ class PsClient {
 
   // Pushes of an origin are taken between these two.
   absl::Status begin_origin(uint64_t origin);
-  absl::Status end_origin(uint64_t origin);
+  absl::Status end_origin(uint64_t origin, Duration timeout = std::chrono::seconds(10));
 
  private:
   using Requests = std::map<int, Message>;  // by server
@@ -115,14 +115,13 @@ class PsClient {
 
   explicit PsClient(PsClientOptions options) : options_(std::move(options)) {}
 
-  CallOptions call_options(uint64_t bytes) const;
+  CallOptions call_options(uint64_t bytes, bool large_response) const;
   // Calls all at once; the first error is the answer.
-  void call(const char* method, Requests requests, uint64_t bytes, bool large_response,
-            Done<Responses> done, std::map<int, Destination> into = {});
-  absl::StatusOr<Responses> call(const char* method, Requests requests, uint64_t bytes = 0,
-                                 bool large_response = false);
+  void call(const char* method, Requests requests, CallOptions options, Done<Responses> done,
+            std::map<int, Destination> into = {});
+  absl::StatusOr<Responses> call(const char* method, Requests requests, const CallOptions& options);
   template <typename Request>
-  absl::Status tell_all(const char* method, const Request& request);
+  absl::Status tell_all(const char* method, const Request& request, Duration timeout);
   absl::StatusOr<Requests> push_requests(const std::vector<Push>& pushes,
                                          const PushOptions& options, uint64_t& bytes) const;
 

@@ -37,7 +37,7 @@ unsigned next_home() {
 }
 
 std::shared_ptr<grpc::Channel> make_grpc_channel(const ChannelOptions& options) {
-  internal::route_grpc_log();
+  internal::prepare_grpc();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // One connection per channel, so that who holds a channel knows what it holds.

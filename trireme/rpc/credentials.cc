@@ -161,6 +161,10 @@ absl::StatusOr<Credentials> Credentials::from_folder(const std::string& folder,
   return credentials;
 }
 
+absl::StatusOr<Credentials> Credentials::of_program(const std::string& folder) {
+  return folder.empty() ? insecure() : from_folder(folder, {});
+}
+
 std::optional<Peer> Credentials::identity() const {
   if (!tls_) return std::nullopt;
   return tls_->identity;

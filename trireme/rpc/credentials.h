@@ -40,6 +40,9 @@ class Credentials {
   // in the peer's own folder in it, as write_certificates makes them. No task: those of a client.
   static absl::StatusOr<Credentials> from_folder(const std::string& folder,
                                                  const std::optional<TaskId>& task);
+  // Of a program that is no task: those in the folder. An empty name: no certificates, since
+  // whoever is to be reached beyond loopback has been told to do without, too.
+  static absl::StatusOr<Credentials> of_program(const std::string& folder);
 
   bool is_secure() const { return tls_ != nullptr; }
   // Who this side is, by its certificate.

@@ -3,16 +3,45 @@
 #include <c10/core/StorageImpl.h>
 #include <grpc/support/log.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
 #endif
 
+#include "absl/synchronization/mutex.h"
 #include "trireme/base/logging.h"
 #include "trireme/base/rate_limit.h"
 
 namespace trireme::internal {
+namespace {
+
+void route_log() {
+  gpr_set_log_function([](gpr_log_func_args* line) {
+    if (line->severity != GPR_LOG_SEVERITY_ERROR) return;
+    // A peer that never became one: only gRPC knows why, and whoever runs the server should.
+    static RateLimit* handshakes = new RateLimit(5, std::chrono::seconds(10));
+    if (std::strncmp(line->message, "Handshake failed", 16) == 0 && handshakes->admit()) {
+      log_warning("a TLS connection was refused: ", line->message);
+      return;
+    }
+    // A failed assertion ends the process; its line is the only trace.
+    const bool fatal = std::strncmp(line->message, "assertion failed", 16) == 0;
+    log(fatal ? LogLevel::kError : LogLevel::kDebug, "gRPC: ", line->file, ":", line->line, ": ",
+        line->message);
+  });
+}
+
+// glibc raises its thresholds by itself when the largest block that it maps is freed. That does not
+// overrule what the user has set in the environment, as mallopt() would.
+void keep_freed_memory() {
+  constexpr size_t kLargestMapped = (32 << 20) - (64 << 10);
+  void* volatile block = std::malloc(kLargestMapped);
+  std::free(block);
+}
+
+}  // namespace
 
 void hand_over([[maybe_unused]] void* object) {
 #if defined(__SANITIZE_THREAD__)
@@ -88,24 +117,14 @@ absl::Status from_grpc(const grpc::Status& status) {
                           status.error_message(), status.error_details());
 }
 
-void route_grpc_log() {
-  static const bool routed = [] {
-    gpr_set_log_function([](gpr_log_func_args* line) {
-      if (line->severity != GPR_LOG_SEVERITY_ERROR) return;
-      // A peer that never became one: only gRPC knows why, and whoever runs the server should.
-      static RateLimit* handshakes = new RateLimit(5, std::chrono::seconds(10));
-      if (std::strncmp(line->message, "Handshake failed", 16) == 0 && handshakes->admit()) {
-        log_warning("a TLS connection was refused: ", line->message);
-        return;
-      }
-      // A failed assertion ends the process; its line is the only trace.
-      const bool fatal = std::strncmp(line->message, "assertion failed", 16) == 0;
-      log(fatal ? LogLevel::kError : LogLevel::kDebug, "gRPC: ", line->file, ":", line->line, ": ",
-          line->message);
-    });
+void prepare_grpc() {
+  static const bool prepared = [] {
+    route_log();
+    keep_freed_memory();
+    absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
     return true;
   }();
-  (void)routed;
+  (void)prepared;
 }
 
 gpr_timespec to_timespec(Time time) {

@@ -58,9 +58,14 @@ grpc::Status to_grpc(const absl::Status& status);
 bool made_by_peer(const grpc::Status& status);
 absl::Status from_grpc(const grpc::Status& status);
 
-// gRPC's own log lines speak of its insides; they appear only when ours are at debug. Called before
-// the first use of gRPC.
-void route_grpc_log();
+// What the process has to be told before its first use of gRPC; every further call does nothing.
+//
+// - gRPC's own log lines speak of its insides; they appear only when ours are at debug.
+// - gRPC takes memory for what arrives from malloc, in pieces of 64 KiB, which glibc gives back to
+//   the system as soon as a message is done with: the page faults of the next one then cost a third
+//   of receiving it. From here on the process keeps what it frees, up to 64 MiB.
+// - gRPC's locks are abseil's, which in Debian's build look for deadlocks at every turn.
+void prepare_grpc();
 
 // gRPC deadlines on the monotonic clock.
 gpr_timespec to_timespec(Time time);

@@ -41,6 +41,7 @@ OutgoingCall::OutgoingCall(const Target& target, const std::string& method,
     : target_(target),
       method_(method),
       deadline_(options.deadline),
+      stop_(options.stop),
       on_response_(std::move(on_response)),
       reader_(target.limits, /*admission=*/nullptr, options.into) {
   context_.set_deadline(to_timespec(options.deadline));
@@ -139,6 +140,13 @@ absl::Status OutgoingCall::outcome() const {
                                       " before the deadline; the task is busy, stopped or cut off"),
                          origin);
     case grpc::StatusCode::CANCELLED:
+      if (!stop_.stop_requested()) {
+        return make_status(ErrorCode::kTaskUnreachable,
+                           absl::StrCat(peer, " ended the call of ", method_,
+                                        " without an answer: it stops, or it gave up on a call "
+                                        "that did not go on; its log tells"),
+                           origin);
+      }
       return make_status(ErrorCode::kCancelled,
                          absl::StrCat("the call of ", method_, " on ", peer, " was cancelled"),
                          origin);

@@ -52,6 +52,7 @@ class OutgoingCall {
   const Target target_;
   const std::string method_;
   const Time deadline_;
+  const std::stop_token stop_;
   OnResponse on_response_;
   grpc::ClientContext context_;
   std::optional<std::stop_callback<std::function<void()>>> on_stop_;

@@ -153,7 +153,7 @@ class RpcServer::Impl {
     TRIREME_RETURN_IF_ERROR(methods_status_);
     TRIREME_RETURN_IF_ERROR(
         with_origin(options.credentials.check_bind(options.address), {options.task, ""}));
-    internal::route_grpc_log();
+    internal::prepare_grpc();
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort(options.address, options.credentials.for_server(), &port);

@@ -322,6 +322,7 @@ absl::StatusOr<std::shared_ptr<const MasterGraph::Registered>> Master::ensure_re
   MutexLock lock(registering_);
   if (auto registered = graph->registered()) return registered;
   auto registered = std::make_shared<MasterGraph::Registered>();
+  registered->life = life_;
   registered->id = next_registration_++;
   registered->incarnations[context_.task] = context_.incarnation;
   // Who is there now: parts send to these and to no later ones.

@@ -16,6 +16,7 @@
 #include "trireme/base/mutex.h"
 #include "trireme/graph/cutter.h"
 #include "trireme/graph/placer.h"
+#include "trireme/runtime/life_signs.h"
 #include "trireme/runtime/peer_channels.h"
 #include "trireme/runtime/task_server.h"
 #include "trireme/runtime/worker.h"
@@ -62,6 +63,7 @@ class MasterGraph {
     uint64_t id = 0;
     std::vector<std::shared_ptr<Channel>> channels;  // of each part; none for the master's own
     std::map<TaskId, uint64_t> incarnations;
+    std::shared_ptr<LifeSigns> life;
   };
   std::shared_ptr<const Registered> registered() const;
   void set_registered(std::shared_ptr<const Registered> registered);
@@ -149,6 +151,7 @@ class Master : public std::enable_shared_from_this<Master> {
   PeerChannels& channels_;
   const std::shared_ptr<Worker> worker_;
   Executor& executor_;
+  const std::shared_ptr<LifeSigns> life_ = std::make_shared<LifeSigns>();
   std::atomic<uint64_t> next_registration_;
   Mutex registering_;  // one at a time: whoever comes second finds it done
   Mutex mutex_;

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
-#include "trireme/runtime/server_service.h"
 #include "trireme/runtime/session.pb.h"
 
 namespace trireme::internal {
@@ -219,16 +218,10 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
 
   void ask_whether_there(size_t index, Time limit) {
     const TaskId& task = graph_->parts()[index].task;
-    describe_task(*registered_->channels[index],
-                  CallOptions{.deadline = limit,
-                              .incarnation = registered_->incarnations.at(task),
-                              .retry = RetryPolicy{.attempt_time = milliseconds(500),
-                                                   .first_delay = milliseconds(20),
-                                                   .longest_delay = milliseconds(200),
-                                                   .unreachable_time = seconds(1)}},
-                  [self = shared_from_this(), index](absl::StatusOr<TaskDescription> answer) {
-                    if (!answer.ok()) self->on_lost(index, answer.status());
-                  });
+    registered_->life->ask(registered_->channels[index], registered_->incarnations.at(task), limit,
+                           [self = shared_from_this(), index](const absl::Status& answer) {
+                             if (!answer.ok()) self->on_lost(index, answer);
+                           });
   }
 
   void on_lost(size_t index, const absl::Status& why) {

@@ -39,12 +39,6 @@ std::string address_of(const std::string& target) {
                            "' is not of the form grpc://HOST:PORT, the address of a server"));
 }
 
-Credentials credentials_of(const std::string& folder) {
-  // No certificates: whoever is to be reached beyond loopback has been told to do without, too.
-  return folder.empty() ? Credentials::insecure()
-                        : value_or_throw(Credentials::from_folder(folder, {}));
-}
-
 // Tells graphs apart: two hashes of all that a graph is.
 using Content = std::pair<size_t, size_t>;
 
@@ -63,7 +57,8 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
   Impl(const std::string& target, SessionOptions options)
       : options_(std::move(options)),
         id_(new_incarnation()),
-        channel_({.address = address_of(target), .credentials = credentials_of(options_.certs)}) {}
+        channel_({.address = address_of(target),
+                  .credentials = value_or_throw(Credentials::of_program(options_.certs))}) {}
 
   void open() {
     const Hello hello = value_or_throw(channel_.hello(step_deadline({}), /*wait_for_ready=*/true));
@@ -270,7 +265,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
       MutexLock lock(mutex_);
       if (!reopen_) return absl::OkStatus();
     }
-    TRIREME_ASSIGN_OR_RETURN(const Hello hello, channel_.hello(deadline));
+    TRIREME_ASSIGN_OR_RETURN(const Hello hello, channel_.hello(deadline, /*wait_for_ready=*/true));
     TRIREME_RETURN_IF_ERROR(open_session(deadline));
     MutexLock lock(mutex_);
     incarnation_ = hello.incarnation;

@@ -99,7 +99,7 @@ class Session {
   // The graph of such a call as it is placed: where each operator runs, and why. Runs no step.
   template <typename R, typename... Args>
   Graph graph(const Function<R(Args...)>& function, std::decay_t<Args>... args) {
-    return placed_graph(*function.prepare(std::move(args)...));
+    return placed_graph(*function.preview(std::move(args)...));
   }
 
   // Makes these variables again, from what the program holds of them, where they are gone: after

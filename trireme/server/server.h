@@ -13,6 +13,9 @@ struct ServerOptions {
   DeviceList devices = {};
   // Threads that one operator may use; 0: LibTorch's choice. It holds for the whole process.
   int threads = 0;
+  // Bytes that variables and their optimizers' state may take; what exceeds it is refused. 0: four
+  // fifths of the machine's memory.
+  uint64_t memory_limit = 0;
   // A folder with this task's certificates, as `trireme certs init` writes them (docs/security.md).
   // Empty: none, and then only this machine can reach the server.
   std::string certs = {};

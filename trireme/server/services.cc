@@ -6,11 +6,14 @@
 
 namespace trireme {
 
-std::vector<ServiceFactory> all_services() {
+std::vector<ServiceFactory> all_services(uint64_t memory_limit) {
   return {
       make_server_service,
       make_graph_service,
-      [](TaskContext& context) { return make_variable_service(context); },
+      [memory_limit](TaskContext& context) {
+        return memory_limit == 0 ? make_variable_service(context)
+                                 : make_variable_service(context, {.memory_limit = memory_limit});
+      },
   };
 }
 

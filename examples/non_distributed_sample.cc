@@ -1,0 +1,22 @@
+// The sum of one to five: a captured function draws a number from an iterator in each of its calls.
+#include <torch/torch.h>
+#include <trireme/trireme.h>
+
+#include <iostream>
+
+namespace tr = trireme;
+
+int main() {
+  tr::Variable sum("sum", torch::zeros({}, torch::kInt64));
+  auto add = tr::function("add", [&](tr::Iterator& numbers) { sum.assign_add(numbers.next()); });
+
+  tr::Iterator numbers = tr::Dataset::range(1, 6).iterator();
+  for (int i = 0; i < 5; ++i) add(numbers);
+  std::cout << sum.read().item<int64_t>() << '\n';
+
+  try {
+    add(numbers);
+  } catch (const tr::Error& error) {
+    std::cout << tr::error_code_name(error.code()) << ": " << error.what() << '\n';
+  }
+}

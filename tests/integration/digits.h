@@ -1,0 +1,71 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "trireme/graph/function.h"
+#include "trireme/optim/optimizer.h"
+
+// Handwritten digits, 8 x 8 pixels each, and a net that tells them apart.
+namespace trireme {
+
+struct Digits {
+  torch::Tensor images, labels;  // float32[n, 64] in 0 ... 1; int64[n]
+
+  // Lines of 64 pixels of 0 to 16 and the digit.
+  static Digits load(const std::string& path) {
+    std::ifstream file(path);
+    std::vector<float> numbers;
+    for (std::string number, line; std::getline(file, line);) {
+      for (std::istringstream fields(line); std::getline(fields, number, ',');) {
+        numbers.push_back(std::stof(number));
+      }
+    }
+    if (numbers.empty() || numbers.size() % 65 != 0) throw std::runtime_error(path + ": no digits");
+    const torch::Tensor table = torch::tensor(numbers).reshape({-1, 65});
+    return {table.narrow(1, 0, 64) / 16, table.select(1, 64).to(torch::kInt64)};
+  }
+
+  // Every `of`-th from `first` on.
+  Digits part(int64_t first, int64_t of) const {
+    return {images.slice(0, first, std::nullopt, of).contiguous(),
+            labels.slice(0, first, std::nullopt, of).contiguous()};
+  }
+};
+
+struct DigitsNetImpl : torch::nn::Module {
+  DigitsNetImpl() {
+    first = register_module("first", torch::nn::Linear(64, 64));
+    second = register_module("second", torch::nn::Linear(64, 10));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return second(torch::relu(first(x))); }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+TORCH_MODULE(DigitsNet);
+
+// Passes over the digits in batches, each time in another order.
+inline void train_digits(DigitsNet net, const Optimizer& optimizer, const Digits& digits,
+                         int epochs) {
+  constexpr int64_t kBatch = 32;
+  const auto step = function("train", [&](const torch::Tensor& x, const torch::Tensor& y) {
+    const torch::Tensor loss = torch::cross_entropy_loss(net->forward(x), y);
+    optimizer.minimize(loss);
+    return loss;
+  });
+  const int64_t count = digits.labels.size(0);
+  for (int epoch = 0; epoch < epochs; ++epoch) {
+    const torch::Tensor order = torch::randperm(count);
+    for (int64_t i = 0; i + kBatch <= count; i += kBatch) {
+      const torch::Tensor batch = order.narrow(0, i, kBatch);
+      step(digits.images.index_select(0, batch), digits.labels.index_select(0, batch));
+    }
+  }
+}
+
+}  // namespace trireme

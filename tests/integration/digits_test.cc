@@ -1,0 +1,92 @@
+// Three workers train a net on real data, each at its own pace, with the net on two servers.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <fstream>
+
+#include "absl/strings/str_join.h"
+#include "tests/integration/commands.h"
+#include "tests/integration/digits.h"
+#include "trireme/graph/module.h"
+#include "trireme/ps/parameter_servers.h"
+#include "trireme/testing/process_cluster.h"
+
+namespace trireme {
+namespace {
+
+constexpr int kWorkers = 3, kEpochs = 30;
+
+double accuracy(DigitsNet net, const Digits& digits) {
+  const torch::NoGradGuard no_gradients;
+  return net->forward(digits.images)
+      .argmax(1)
+      .eq(digits.labels)
+      .to(torch::kFloat)
+      .mean()
+      .item<double>();
+}
+
+double accuracy_of_one_program(const Digits& train, const Digits& test) {
+  torch::manual_seed(1);
+  DigitsNet net;
+  train_digits(net, Adam(net, {.lr = 0.002}), train, kEpochs);
+  return accuracy(net, test);
+}
+
+TEST(Digits, ThreeWorkersReachWhatOneProgramReaches) {
+  ASSERT_TRUE(std::filesystem::exists(DIGITS_FILE)) << "tools/setup installs the digits";
+  const std::string folder = testing::TempDir() + "/digits." + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  const CompletedProcess unpacked = value_or_throw(
+      run_process({.argv = {"/usr/bin/env", "gzip", "-dc", DIGITS_FILE}}, after(kLimit)));
+  std::ofstream(folder + "/all.csv") << unpacked.stdout_text;
+  const Digits all = Digits::load(folder + "/all.csv");
+  ASSERT_EQ(all.labels.size(0), 1797);
+  // Every fifth tells how good the net is; the rest is for training.
+  const Digits test = all.part(0, 5);
+  std::istringstream lines(unpacked.stdout_text);
+  std::ofstream train(folder + "/train.csv");
+  int number = 0;
+  for (std::string line; std::getline(lines, line); ++number) {
+    if (number % 5 != 0) train << line << "\n";
+  }
+  train.close();
+
+  const double expected = accuracy_of_one_program(Digits::load(folder + "/train.csv"), test);
+  EXPECT_GT(expected, 0.95);
+
+  ProcessCluster cluster({{.workers = 1, .ps = 2}});
+  std::vector<std::string> servers;
+  for (int i = 0; i < 2; ++i) servers.push_back(cluster.spec().address({"ps", i}));
+  std::vector<std::unique_ptr<Subprocess>> workers;
+  for (int i = 0; i < kWorkers; ++i) {
+    workers.push_back(value_or_throw(
+        Subprocess::start({.argv = {built_program("digits_worker"), absl::StrJoin(servers, ","),
+                                    folder + "/train.csv", std::to_string(i),
+                                    std::to_string(kWorkers), std::to_string(kEpochs)},
+                           .null_stdin = true})));
+  }
+  for (auto& worker : workers) {
+    const auto status = worker->wait(after(kLimit));
+    ASSERT_TRUE(status && status->ok());
+  }
+
+  const ParameterServers there(
+      cluster.spec(), {.partitioner = FixedPartitioner(2), .placement = Placement::kBalanced});
+  DigitsNet trained;
+  {
+    auto scope = there.scope();
+    const torch::NoGradGuard no_gradients;
+    const auto variables = track(trained);
+    for (size_t i = 0; i < variables.size(); ++i) {
+      trained->parameters()[i].copy_(variables[i].read());
+    }
+  }
+  const double reached = accuracy(trained, test);
+  std::printf("one program: %.4f, %d workers: %.4f\n", expected, kWorkers, reached);
+  EXPECT_GT(reached, expected - 0.01);
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace trireme

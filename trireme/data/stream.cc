@@ -1,0 +1,336 @@
+#include "trireme/data/stream.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
+
+#include <algorithm>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+#include "trireme/graph/random.h"
+#include "trireme/graph/replay.h"
+
+// Up to the first batch or map, elements are rows of the source, and what passes through the steps
+// are their numbers: shuffling moves numbers, and a batch is one view or one gather.
+namespace trireme::internal {
+namespace {
+
+using Row = int64_t;
+template <typename T>
+using Next = absl::StatusOr<std::optional<T>>;
+
+// `key` tells this repetition from others, and decides with the steps' seeds what is random.
+template <typename T>
+std::unique_ptr<Stream<T>> open(const DatasetStepPtr& step, uint64_t key);
+
+int64_t value_of(const proto::DatasetStep::Range& range, Row row) {
+  return range.begin() + row * range.step();
+}
+
+Element element_of(const DatasetStep& source, Row row) {
+  if (source.def.has_range()) {
+    return {at::scalar_tensor(value_of(source.def.range(), row), at::kLong)};
+  }
+  Element element;
+  for (const at::Tensor& tensor : source.tensors) element.push_back(tensor.select(0, row));
+  return element;
+}
+
+bool are_consecutive(const std::vector<Row>& rows) {
+  for (size_t i = 1; i < rows.size(); ++i) {
+    if (rows[i] != rows[i - 1] + 1) return false;
+  }
+  return true;
+}
+
+Element batch_of(const DatasetStep& source, std::vector<Row>& rows) {
+  const auto size = static_cast<int64_t>(rows.size());
+  if (source.def.has_range()) {
+    at::Tensor batch = at::empty({size}, at::kLong);
+    int64_t* next = batch.mutable_data_ptr<int64_t>();
+    for (Row row : rows) *next++ = value_of(source.def.range(), row);
+    return {std::move(batch)};
+  }
+  const bool consecutive = are_consecutive(rows);
+  const at::Tensor index = at::from_blob(rows.data(), {size}, at::kLong);
+  Element batch;
+  for (const at::Tensor& tensor : source.tensors) {
+    batch.push_back(consecutive ? tensor.narrow(0, rows[0], size)
+                                : at::index_select(tensor, 0, index));
+  }
+  return batch;
+}
+
+// The rows of a source, by number.
+class Rows : public Stream<Row> {
+ public:
+  explicit Rows(int64_t count) : count_(count) {}
+
+  Next<Row> next() override { return next_ < count_ ? std::optional<Row>(next_++) : std::nullopt; }
+
+ private:
+  const int64_t count_;
+  Row next_ = 0;
+};
+
+class RowElements : public Stream<Element> {
+ public:
+  RowElements(DatasetStepPtr source, std::unique_ptr<Stream<Row>> rows)
+      : source_(std::move(source)), rows_(std::move(rows)) {}
+
+  Next<Element> next() override {
+    TRIREME_ASSIGN_OR_RETURN(const std::optional<Row> row, rows_->next());
+    return row ? std::optional<Element>(element_of(*source_, *row)) : std::nullopt;
+  }
+
+ private:
+  const DatasetStepPtr source_;
+  const std::unique_ptr<Stream<Row>> rows_;
+};
+
+// Takes up to `size` items; none of them if they are fewer and the remainder is to be dropped.
+template <typename T>
+absl::StatusOr<std::vector<T>> take_batch(Stream<T>& input,
+                                          const proto::DatasetStep::Batch& batch) {
+  std::vector<T> items;
+  while (static_cast<int64_t>(items.size()) < batch.size()) {
+    TRIREME_ASSIGN_OR_RETURN(std::optional<T> item, input.next());
+    if (!item) {
+      if (batch.drop_remainder()) items.clear();
+      break;
+    }
+    items.push_back(*std::move(item));
+  }
+  return items;
+}
+
+class RowBatches : public Stream<Element> {
+ public:
+  RowBatches(DatasetStepPtr step, DatasetStepPtr source, std::unique_ptr<Stream<Row>> rows)
+      : step_(std::move(step)), source_(std::move(source)), rows_(std::move(rows)) {}
+
+  Next<Element> next() override {
+    TRIREME_ASSIGN_OR_RETURN(std::vector<Row> rows, take_batch(*rows_, step_->def.batch()));
+    if (rows.empty()) return std::nullopt;
+    return batch_of(*source_, rows);
+  }
+
+ private:
+  const DatasetStepPtr step_, source_;
+  const std::unique_ptr<Stream<Row>> rows_;
+};
+
+class Batches : public Stream<Element> {
+ public:
+  Batches(DatasetStepPtr step, std::unique_ptr<Stream<Element>> input)
+      : step_(std::move(step)), input_(std::move(input)) {}
+
+  Next<Element> next() override {
+    TRIREME_ASSIGN_OR_RETURN(const auto elements, take_batch(*input_, step_->def.batch()));
+    if (elements.empty()) return std::nullopt;
+    Element batch;
+    for (size_t i = 0; i < elements[0].size(); ++i) {
+      std::vector<at::Tensor> tensors;
+      for (const Element& element : elements) tensors.push_back(element[i]);
+      batch.push_back(at::stack(tensors));
+    }
+    return batch;
+  }
+
+ private:
+  const DatasetStepPtr step_;
+  const std::unique_ptr<Stream<Element>> input_;
+};
+
+// Runs the graph that was captured for elements of such a shape.
+class Mapped : public Stream<Element> {
+ public:
+  Mapped(DatasetStepPtr step, std::unique_ptr<Stream<Element>> input, uint64_t key)
+      : step_(std::move(step)),
+        input_(std::move(input)),
+        seed_(step_seed(step_->def.map().seed(), key)) {}
+
+  Next<Element> next() override {
+    TRIREME_ASSIGN_OR_RETURN(const std::optional<Element> element, input_->next());
+    if (!element) return std::nullopt;
+    TRIREME_ASSIGN_OR_RETURN(const Plan* plan, plan_for(spec_of(*element)));
+    at::Generator generator;
+    if (plan->graph->def.random()) generator = make_step_generator(seed_, number_);
+    ++number_;
+    TRIREME_ASSIGN_OR_RETURN(Element mapped, replay(*plan, *element, {}, std::move(generator)));
+    // The steps after this one rely on what its graph says of shapes, and on usual strides.
+    const ElementSpec spec = spec_of(mapped);
+    if (std::find(step_->specs.begin(), step_->specs.end(), spec) == step_->specs.end()) {
+      return wrong(absl::StrCat("it makes elements ", to_string(spec),
+                                ", which is not what its graph says"));
+    }
+    for (at::Tensor& tensor : mapped) tensor = tensor.contiguous();
+    return mapped;
+  }
+
+ private:
+  absl::StatusOr<const Plan*> plan_for(const ElementSpec& spec) const {
+    const auto& specs = step_->input->specs;
+    const auto found = std::find(specs.begin(), specs.end(), spec);
+    if (found == specs.end()) return wrong(absl::StrCat("it has no graph for ", to_string(spec)));
+    return step_->plans[found - specs.begin()].get();
+  }
+
+  absl::Status wrong(std::string message) const {
+    return make_status(ErrorCode::kInvalidArgument, std::move(message),
+                       {"", absl::StrCat("dataset step ", step_->number, " 'map'")});
+  }
+
+  const DatasetStepPtr step_;
+  const std::unique_ptr<Stream<Element>> input_;
+  const uint64_t seed_;
+  uint64_t number_ = 0;
+};
+
+// Holds some items and gives any of them.
+template <typename T>
+class Shuffled : public Stream<T> {
+ public:
+  Shuffled(const DatasetStep& step, uint64_t key)
+      : size_(step.def.shuffle().buffer()),
+        // Shuffles of one seed that follow each other must not undo each other.
+        random_(step_seed(step_seed(step.def.shuffle().seed(), step.number), key)),
+        input_(open<T>(step.input, key)) {}
+
+  Next<T> next() override {
+    while (static_cast<int64_t>(items_.size()) < size_ && !ended_) {
+      TRIREME_ASSIGN_OR_RETURN(std::optional<T> item, input_->next());
+      ended_ = !item;
+      if (item) items_.push_back(*std::move(item));
+    }
+    if (items_.empty()) return std::nullopt;
+    std::swap(items_[random_() % items_.size()], items_.back());
+    T item = std::move(items_.back());
+    items_.pop_back();
+    return item;
+  }
+
+ private:
+  const int64_t size_;
+  std::mt19937_64 random_;
+  const std::unique_ptr<Stream<T>> input_;
+  std::vector<T> items_;
+  bool ended_ = false;
+};
+
+// Opens its input anew for each repetition, with a key of its own.
+template <typename T>
+class Repeated : public Stream<T> {
+ public:
+  Repeated(DatasetStepPtr step, uint64_t key) : step_(std::move(step)), key_(key) {}
+
+  Next<T> next() override {
+    const int64_t count = step_->def.repeat().count();
+    while (!ended_) {
+      const bool fresh = input_ == nullptr;
+      if (fresh) {
+        ended_ = repetition_ == count;
+        if (ended_) break;
+        input_ = open<T>(step_->input, step_seed(key_, repetition_++));
+      }
+      TRIREME_ASSIGN_OR_RETURN(std::optional<T> item, input_->next());
+      if (item) return item;
+      input_.reset();
+      ended_ = fresh;  // nothing can be repeated for ever
+    }
+    return std::nullopt;
+  }
+
+ private:
+  const DatasetStepPtr step_;
+  const uint64_t key_;
+  int64_t repetition_ = 0;
+  std::unique_ptr<Stream<T>> input_;
+  bool ended_ = false;
+};
+
+template <typename T>
+class Taken : public Stream<T> {
+ public:
+  Taken(int64_t count, std::unique_ptr<Stream<T>> input) : left_(count), input_(std::move(input)) {}
+
+  Next<T> next() override {
+    if (left_ == 0) return std::nullopt;
+    --left_;
+    return input_->next();
+  }
+
+ private:
+  int64_t left_;
+  const std::unique_ptr<Stream<T>> input_;
+};
+
+template <typename T>
+class Skipped : public Stream<T> {
+ public:
+  Skipped(int64_t count, std::unique_ptr<Stream<T>> input)
+      : left_(count), input_(std::move(input)) {}
+
+  Next<T> next() override {
+    for (; left_ > 0; --left_) {
+      TRIREME_ASSIGN_OR_RETURN(const std::optional<T> item, input_->next());
+      if (!item) return std::nullopt;
+    }
+    return input_->next();
+  }
+
+ private:
+  int64_t left_;
+  const std::unique_ptr<Stream<T>> input_;
+};
+
+// The steps that pass on what they get, be it elements or numbers of rows.
+template <typename T>
+std::unique_ptr<Stream<T>> open_passing(const DatasetStepPtr& step, uint64_t key) {
+  const proto::DatasetStep& def = step->def;
+  if (def.has_shuffle()) return std::make_unique<Shuffled<T>>(*step, key);
+  if (def.has_repeat()) return std::make_unique<Repeated<T>>(step, key);
+  auto input = open<T>(step->input, key);
+  if (def.has_take()) return std::make_unique<Taken<T>>(def.take().count(), std::move(input));
+  return std::make_unique<Skipped<T>>(def.skip().count(), std::move(input));
+}
+
+template <>
+std::unique_ptr<Stream<Row>> open<Row>(const DatasetStepPtr& step, uint64_t key) {
+  if (step->input == nullptr) return std::make_unique<Rows>(step->count);
+  return open_passing<Row>(step, key);
+}
+
+DatasetStepPtr source_of(DatasetStepPtr step) {
+  while (step->input != nullptr) step = step->input;
+  return step;
+}
+
+template <>
+std::unique_ptr<Stream<Element>> open<Element>(const DatasetStepPtr& step, uint64_t key) {
+  if (step->rows) return std::make_unique<RowElements>(source_of(step), open<Row>(step, key));
+  if (step->def.has_batch() && step->input->rows) {
+    return std::make_unique<RowBatches>(step, source_of(step), open<Row>(step->input, key));
+  }
+  if (step->def.has_batch()) {
+    return std::make_unique<Batches>(step, open<Element>(step->input, key));
+  }
+  if (step->def.has_map()) {
+    return std::make_unique<Mapped>(step, open<Element>(step->input, key), key);
+  }
+  return open_passing<Element>(step, key);
+}
+
+}  // namespace
+
+std::unique_ptr<Stream<Element>> open_stream(const DatasetStepPtr& step, uint64_t seed) {
+  return open<Element>(step, seed);
+}
+
+}  // namespace trireme::internal

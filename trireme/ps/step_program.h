@@ -1,0 +1,92 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "trireme/graph/plan.h"
+#include "trireme/graph/replay.h"
+#include "trireme/ps/ps_client.h"
+
+namespace trireme::internal {
+
+// A captured step whose variables live on parameter servers, as a worker runs it: pull what it
+// reads, run the operators, push what it changes. The operators that only change a variable are
+// left out, since the servers do that. Plain data that follows from the graph: whoever has the
+// graph makes the same.
+//
+// - A variable that is read before it is changed is pulled once, at the start; a read after a
+//   change sees the change, in the worker's copy.
+// - `assign_add`, `assign_sub` and `assign` push their argument, `minimize` the gradient. Any other
+//   write (batch norm's statistics) is pushed as the difference that it made.
+// - A variable that is used by `embedding`, `index_select` and `_embedding_bag` alone is pulled by
+//   rows, if the row ids do not depend on variables of the servers; the gradient of such an
+//   embedding is pushed by rows. Then the optimizer leaves the other rows, and their state, alone.
+struct StepProgram {
+  struct RowPull {
+    uint32_t variable;
+    int ids;              // which output of `ids` these are
+    uint32_t rows_input;  // where the rows go, and their places in it
+    uint32_t places_input;
+  };
+  struct Push {
+    enum class Value {
+      kOutput,      // the run's output number `output`, times `scale`
+      kContents,    // of the worker's copy
+      kDifference,  // between its contents now and when it was pulled
+    };
+    uint32_t variable = 0;
+    Update::Kind kind = Update::Kind::kAdd;
+    Value value = Value::kOutput;
+    int output = -1;
+    double scale = 1;
+    int rows_output = -1;  // the row ids, if it is by rows
+    int64_t no_row = -1;   // an id whose rows are not pushed (padding)
+    int lr_output = -1;    // for gradients
+  };
+
+  std::shared_ptr<const Plan> plan;  // its first outputs are the step's
+  size_t results = 0;
+  std::shared_ptr<const Plan> ids;  // computes row ids from the step's inputs; null: no row pulls
+  std::vector<uint32_t> pulled;     // variables, whole
+  std::vector<RowPull> row_pulls;
+  // Each round is one push: a variable comes once in it, and gradients have one learning rate.
+  std::vector<std::vector<Push>> rounds;
+};
+
+// `on_servers`: which of the plan's variables live there. Fails for a step that reads a variable
+// after its optimizer was given a gradient.
+absl::StatusOr<StepProgram> make_step_program(const Plan& plan,
+                                              const std::vector<bool>& on_servers);
+
+// One run of a program: pulls(), run(), then pushes() of every round in turn; results() at any time
+// after run(). What goes over the network is the caller's.
+class StepProgramRun {
+ public:
+  // `variables` has an entry for those on servers, `own` a tensor for the others.
+  StepProgramRun(std::shared_ptr<const StepProgram> program,
+                 std::vector<std::optional<PsVariable>> variables, std::vector<at::Tensor> own,
+                 std::vector<at::Tensor> inputs, uint64_t seed, uint64_t step);
+
+  absl::StatusOr<std::vector<PsClient::Pull>> pulls();
+  absl::Status run(std::vector<at::Tensor> pulled, const ReplayOptions& options);
+  size_t rounds() const { return program_->rounds.size(); }
+  std::vector<PsClient::Push> pushes(size_t round) const;
+  std::optional<double> lr(size_t round) const;
+  std::vector<at::Tensor> results() const;
+
+ private:
+  const std::shared_ptr<const StepProgram> program_;
+  const std::vector<std::optional<PsVariable>> variables_;
+  std::vector<at::Tensor> contents_;  // of all variables; those of servers are copies
+  std::vector<at::Tensor> before_;    // what was pulled of those whose difference is pushed
+  std::vector<at::Tensor> inputs_, outputs_;
+  std::vector<at::Tensor> row_ids_;
+  const uint64_t seed_, step_;
+};
+
+}  // namespace trireme::internal
