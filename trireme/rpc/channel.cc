@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/version.h"
+#include "trireme/rpc/call_queue.h"
 #include "trireme/rpc/completion_loop.h"
 #include "trireme/rpc/fault_injector.h"
 #include "trireme/rpc/faulty_call.h"
@@ -66,6 +67,13 @@ struct Channel::State : std::enable_shared_from_this<State> {
   std::atomic<uint64_t> incarnation = 0;
   const unsigned home = next_home();  // where its calls are completed
 
+  internal::CallQueue queue() const {
+    if (options.serving != nullptr) {
+      if (auto serving = options.serving->take(home)) return *std::move(serving);
+    }
+    return {&internal::CompletionLoop::next(home).queue(), {}, {}};
+  }
+
   Prefix prefix(const CallOptions& call) const {
     return {.request_id = next_request_id(),
             .sender = options.caller,
@@ -115,8 +123,7 @@ void Channel::State::call_patiently(const std::string& method, Message request,
       CallOptions once = options;
       once.deadline = deadline;
       if (!once.stop.stop_possible()) once.stop = cut;
-      internal::OutgoingCall::start(self->target, method, prefix, *shared, once,
-                                    internal::CompletionLoop::next(self->home).queue(),
+      internal::OutgoingCall::start(self->target, method, prefix, *shared, once, self->queue(),
                                     std::move(then));
     };
     const auto& faults = self->options.faults;
@@ -138,8 +145,7 @@ void Channel::call(const std::string& method, Message request, const CallOptions
                                   std::move(on_response));
   }
   internal::OutgoingCall::start(state_->target, method, state_->prefix(options), std::move(request),
-                                options, internal::CompletionLoop::next(state_->home).queue(),
-                                std::move(on_response));
+                                options, state_->queue(), std::move(on_response));
 }
 
 // The calling thread drives the call.
@@ -147,7 +153,8 @@ Response Channel::State::call_in_place(const std::string& method, Message reques
                                        const Prefix& prefix, const CallOptions& options) {
   grpc::CompletionQueue& queue = internal::CompletionLoop::of_this_thread();
   std::optional<Response> result;
-  internal::OutgoingCall::start(target, method, prefix, std::move(request), options, queue,
+  internal::OutgoingCall::start(target, method, prefix, std::move(request), options,
+                                {&queue, {}, {}},
                                 [&result](Response response) { result = std::move(response); });
   while (!result) internal::CompletionLoop::run_one(queue);
   return *std::move(result);

@@ -17,6 +17,9 @@
 #include "trireme/rpc/retry.h"
 
 namespace trireme {
+namespace internal {
+class ServingQueues;  // rpc/call_queue.h
+}
 
 class FaultInjector;  // rpc/fault_injector.h
 
@@ -31,6 +34,8 @@ struct ChannelOptions {
   MessageLimits limits;
   // What its calls suffer; none: nothing.
   std::shared_ptr<FaultInjector> faults = nullptr;
+  // Of the server that calls: its threads take in the answers. None: threads of the process do.
+  std::shared_ptr<internal::ServingQueues> serving = nullptr;
 };
 
 struct CallOptions {

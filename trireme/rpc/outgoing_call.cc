@@ -19,7 +19,7 @@ bool fits_one_frame(const Message& message) {
 }  // namespace
 
 void OutgoingCall::start(const Target& target, const std::string& method, const Prefix& prefix,
-                         Message request, const CallOptions& options, grpc::CompletionQueue& queue,
+                         Message request, const CallOptions& options, CallQueue queue,
                          OnResponse on_response) {
   Prefix marked = prefix;
   marked.one_frame = !options.large_response && fits_one_frame(request);
@@ -28,20 +28,21 @@ void OutgoingCall::start(const Target& target, const std::string& method, const 
     on_response(with_origin(writer.status(), {target.task, method}));
     return;
   }
-  auto* call = new OutgoingCall(target, method, options, std::move(on_response));
+  auto* call = new OutgoingCall(target, method, options, std::move(queue), std::move(on_response));
   if (marked.one_frame) {
-    call->start_unary(*std::move(writer), queue);
+    call->start_unary(*std::move(writer));
   } else {
-    call->start_stream(*std::move(writer), queue);
+    call->start_stream(*std::move(writer));
   }
 }
 
 OutgoingCall::OutgoingCall(const Target& target, const std::string& method,
-                           const CallOptions& options, OnResponse on_response)
+                           const CallOptions& options, CallQueue queue, OnResponse on_response)
     : target_(target),
       method_(method),
       deadline_(options.deadline),
       stop_(options.stop),
+      queue_(std::move(queue)),
       on_response_(std::move(on_response)),
       reader_(target.limits, /*admission=*/nullptr, options.into) {
   context_.set_deadline(to_timespec(options.deadline));
@@ -49,11 +50,14 @@ OutgoingCall::OutgoingCall(const Target& target, const std::string& method,
   if (options.stop.stop_possible()) {
     on_stop_.emplace(options.stop, [this] { context_.TryCancel(); });
   }
+  if (queue_.ends.stop_possible()) {
+    on_end_.emplace(queue_.ends, [this] { context_.TryCancel(); });
+  }
 }
 
-void OutgoingCall::start_unary(MessageWriter writer, grpc::CompletionQueue& queue) {
+void OutgoingCall::start_unary(MessageWriter writer) {
   unary_ = target_.stub->PrepareUnaryCall(
-      &context_, method_, to_byte_buffer(writer.next_frame(writer.bytes_left())), &queue);
+      &context_, method_, to_byte_buffer(writer.next_frame(writer.bytes_left())), queue_.queue);
   unary_->StartCall();
   unary_->Finish(&frame_, &grpc_status_, unary_tag_.start());
 }
@@ -63,10 +67,10 @@ void OutgoingCall::on_unary(bool) {
   complete();
 }
 
-void OutgoingCall::start_stream(MessageWriter writer, grpc::CompletionQueue& queue) {
+void OutgoingCall::start_stream(MessageWriter writer) {
   writer_.emplace(std::move(writer));
   context_.set_initial_metadata_corked(true);  // goes out with the first frame
-  stream_ = target_.stub->PrepareCall(&context_, method_, &queue);
+  stream_ = target_.stub->PrepareCall(&context_, method_, queue_.queue);
   stream_->StartCall(nullptr);
   events_ = 2;
   write_next();
@@ -114,6 +118,7 @@ void OutgoingCall::event_done() {
 
 void OutgoingCall::complete() {
   on_stop_.reset();  // waits for a cancellation that is running right now
+  on_end_.reset();
   OnResponse on_response = std::move(on_response_);
   absl::Status status = outcome();
   Response response = status.ok() ? Response(reader_.take()) : Response(std::move(status));
@@ -140,7 +145,7 @@ absl::Status OutgoingCall::outcome() const {
                                       " before the deadline; the task is busy, stopped or cut off"),
                          origin);
     case grpc::StatusCode::CANCELLED:
-      if (!stop_.stop_requested()) {
+      if (!stop_.stop_requested() && !queue_.ends.stop_requested()) {
         return make_status(ErrorCode::kTaskUnreachable,
                            absl::StrCat(peer, " ended the call of ", method_,
                                         " without an answer: it stops, or it gave up on a call "

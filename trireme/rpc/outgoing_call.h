@@ -8,6 +8,7 @@
 #include <stop_token>
 #include <string>
 
+#include "trireme/rpc/call_queue.h"
 #include "trireme/rpc/channel.h"
 #include "trireme/rpc/grpc_bridge.h"
 
@@ -30,16 +31,16 @@ struct Target {
 class OutgoingCall {
  public:
   static void start(const Target& target, const std::string& method, const Prefix& prefix,
-                    Message request, const CallOptions& options, grpc::CompletionQueue& queue,
+                    Message request, const CallOptions& options, CallQueue queue,
                     OnResponse on_response);
 
  private:
   OutgoingCall(const Target& target, const std::string& method, const CallOptions& options,
-               OnResponse on_response);
+               CallQueue queue, OnResponse on_response);
   ~OutgoingCall() = default;
 
-  void start_unary(MessageWriter writer, grpc::CompletionQueue& queue);
-  void start_stream(MessageWriter writer, grpc::CompletionQueue& queue);
+  void start_unary(MessageWriter writer);
+  void start_stream(MessageWriter writer);
   void write_next();
   void on_unary(bool ok);
   void on_written(bool ok);
@@ -53,9 +54,10 @@ class OutgoingCall {
   const std::string method_;
   const Time deadline_;
   const std::stop_token stop_;
+  const CallQueue queue_;
   OnResponse on_response_;
   grpc::ClientContext context_;
-  std::optional<std::stop_callback<std::function<void()>>> on_stop_;
+  std::optional<std::stop_callback<std::function<void()>>> on_stop_, on_end_;
 
   std::unique_ptr<grpc::GenericClientAsyncResponseReader> unary_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;

@@ -16,6 +16,7 @@
 #include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
 #include "trireme/base/version.h"
+#include "trireme/rpc/call_queue.h"
 #include "trireme/rpc/channel.h"
 #include "trireme/rpc/hello.pb.h"
 #include "trireme/rpc/incoming_call.h"
@@ -178,13 +179,21 @@ class RpcServer::Impl {
       return taken(options);
     }
     address_ = absl::StrCat(host_of(options.address), ":", port);
+    if (options.serving != nullptr) {
+      std::vector<grpc::CompletionQueue*> queues;
+      for (auto& queue : queues_) queues.push_back(queue.get());
+      options.serving->open(queues);
+    }
     for (auto& queue : queues_) {
       watches_.push_back(std::make_unique<internal::CallWatch>(
           queue.get(), std::min<Duration>(limits.transfer_time / 4, kLongestWatch)));
       for (int i = 0; i < kAcceptsPerQueue; ++i)
         internal::IncomingCall::accept(shared_, watches_.back().get());
       watches_.back()->begin();
-      threads_.emplace_back([queue = queue.get()] { run(queue); });
+      threads_.emplace_back([queue = queue.get(), serving = options.serving.get()] {
+        if (serving != nullptr) serving->belongs_to_this_thread(queue);
+        run(queue);
+      });
     }
     return absl::OkStatus();
   }
@@ -199,6 +208,7 @@ class RpcServer::Impl {
       log_warning(shared_.options.task, ": still waiting for ", shared_.serving.inside(),
                   " call(s) that were cancelled and do not end");
     }
+    if (shared_.options.serving != nullptr) shared_.options.serving->close();
     for (auto& watch : watches_) watch->end();
     shut_down_queues();
     for (std::thread& thread : threads_) thread.join();

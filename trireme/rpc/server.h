@@ -15,6 +15,9 @@
 #include "trireme/rpc/service.h"
 
 namespace trireme {
+namespace internal {
+class ServingQueues;  // rpc/call_queue.h
+}
 
 struct RpcServerOptions {
   std::string address;  // host:port; port 0 takes a free one
@@ -24,6 +27,8 @@ struct RpcServerOptions {
   int threads = default_rpc_threads();  // that take calls; handlers run on them
   ServerLimits limits;
   Metrics* metrics = nullptr;  // must outlive the server; none: not counted
+  // Where calls of channels that have these, too, end.
+  std::shared_ptr<internal::ServingQueues> serving = nullptr;
 };
 
 // A port that serves methods. Every method takes and returns a Message of any size; the frames of

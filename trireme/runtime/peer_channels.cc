@@ -13,7 +13,8 @@ absl::StatusOr<std::shared_ptr<Channel>> PeerChannels::to(const TaskId& task) {
                                                        .caller = context_.incarnation,
                                                        .caller_task = context_.task.to_string(),
                                                        .credentials = context_.credentials,
-                                                       .faults = context_.faults});
+                                                       .faults = context_.faults,
+                                                       .serving = context_.serving});
   }
   return channel;
 }

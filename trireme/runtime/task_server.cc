@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
+#include "trireme/rpc/call_queue.h"
 
 namespace trireme {
 
@@ -22,6 +23,7 @@ absl::StatusOr<std::unique_ptr<TaskServer>> TaskServer::start(TaskServerOptions 
   context->started = Clock::real().now();
   context->credentials = options.credentials;
   context->faults = options.faults;
+  context->serving = std::make_shared<internal::ServingQueues>();
 
   std::unique_ptr<TaskServer> server(new TaskServer(std::move(context)));
   TaskContext& shared = *server->context_;
@@ -43,7 +45,8 @@ absl::StatusOr<std::unique_ptr<TaskServer>> TaskServer::start(TaskServerOptions 
                                                            .incarnation = shared.incarnation,
                                                            .credentials = shared.credentials,
                                                            .limits = options.limits,
-                                                           .metrics = &shared.metrics},
+                                                           .metrics = &shared.metrics,
+                                                           .serving = shared.serving},
                                                           std::move(services)));
   return server;
 }

@@ -31,6 +31,8 @@ struct TaskContext {
   Time started;
   Credentials credentials = Credentials::loopback();
   std::shared_ptr<FaultInjector> faults;  // what its own calls to others suffer; none: nothing
+  // For channels to others: their answers are taken in by the threads that serve.
+  std::shared_ptr<internal::ServingQueues> serving;
   Metrics metrics;
   std::shared_ptr<VariableHost> variables;  // set by the service of ps/
   // Called when the chief ends the job; true if the server exits with it.
