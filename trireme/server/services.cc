@@ -1,5 +1,6 @@
 #include "trireme/server/services.h"
 
+#include "trireme/coordinator/closure_service.h"
 #include "trireme/ps/variable_service.h"
 #include "trireme/runtime/graph_service.h"
 #include "trireme/runtime/server_service.h"
@@ -11,6 +12,7 @@ std::vector<ServiceFactory> all_services() {
       make_server_service,
       make_graph_service,
       [](TaskContext& context) { return make_variable_service(context); },
+      make_closure_service,
   };
 }
 
