@@ -131,7 +131,7 @@ class BatchAnswer {
 };
 
 absl::StatusOr<std::optional<VariableLayout>> layout_of(const ProgramVariable& variable,
-                                                        const internal::proto::TensorType& type,
+                                                        const proto::TensorType& type,
                                                         int servers) {
   if (variable.shards().empty()) return std::nullopt;
   VariableLayout layout;

@@ -79,34 +79,38 @@ TEST_F(CoordinatorTest, AFullQueueBlocksAndIsReleased) {
   for (int i = 0; i < 200; ++i) EXPECT_EQ(coordinator.fetch(values[i]).item<int>(), -i);
 }
 
-TEST_F(CoordinatorTest, AnErrorIsRaisedOnceWithAllThatHelpsAndThenSchedulingWorksAgain) {
-  auto scope = strategy_.scope();
-  const Variable w("w", torch::ones({3, 3}));
-  ClusterCoordinator coordinator(strategy_);
-  const auto solve = function(
-      "solve", [&](const Tensor& x) { return torch::linalg_cholesky(w.read() * x); },
+// Fails on the worker for an id that is not in the table.
+Function<Tensor(const Tensor&)> lookup() {
+  return function(
+      "lookup", std::function<Tensor(const Tensor&)>([](const Tensor& ids) {
+        return torch::arange(10).index_select(0, ids);
+      }),
       {.check_capture = false});
-  const auto fine = function("fine", [](const Tensor& x) { return x + 1; });
-  coordinator.fetch(coordinator.schedule(fine, torch::ones({})));
-  const auto bad = coordinator.schedule(solve, torch::tensor(-1.0));
+}
+
+TEST_F(CoordinatorTest, AnErrorIsRaisedOnceWithAllThatHelpsAndThenSchedulingWorksAgain) {
+  ClusterCoordinator coordinator(strategy_);
+  const auto find = lookup();
+  EXPECT_EQ(coordinator.fetch(coordinator.schedule(find, torch::tensor({7}))).item<int64_t>(), 7);
+  const auto bad = coordinator.schedule(find, torch::tensor({70}));
   const Error error = error_of([&] { coordinator.join(); });
   EXPECT_THAT(error.what(), HasSubstr("/job:worker/task:"));
-  EXPECT_THAT(error.what(), HasSubstr("solve"));
-  EXPECT_THAT(error.what(), HasSubstr("cholesky"));
-  EXPECT_THAT(error.what(), HasSubstr("positive-definite"));
+  EXPECT_THAT(error.what(), HasSubstr("'lookup'"));
+  EXPECT_THAT(error.what(), HasSubstr("aten::index_select"));
+  EXPECT_THAT(error.what(), HasSubstr("out of"));
   coordinator.join();
   EXPECT_EQ(error_of([&] { coordinator.fetch(bad); }).message(), error.message());
-  EXPECT_EQ(coordinator.fetch(coordinator.schedule(fine, torch::ones({}))).item<float>(), 2);
+  EXPECT_EQ(coordinator.fetch(coordinator.schedule(find, torch::tensor({3}))).item<int64_t>(), 3);
 }
 
 TEST_F(CoordinatorTest, AnErrorCancelsWhatIsQueued) {
   for (const TaskId& task : {TaskId{"worker", 0}, TaskId{"worker", 1}}) cluster_.kill(task);
   ClusterCoordinator coordinator(strategy_);
-  const auto invert = function(
-      "invert", [](const Tensor& x) { return torch::linalg_inv(x); }, {.check_capture = false});
+  const auto find = lookup();
+  find.graph(torch::tensor({1}));
   std::vector<RemoteValueOf<Tensor>> values;
   for (int i = 0; i < 100; ++i) {
-    values.push_back(coordinator.schedule(invert, i == 0 ? torch::zeros({2, 2}) : torch::eye(2)));
+    values.push_back(coordinator.schedule(find, torch::tensor({i == 0 ? 70 : 7})));
   }
   EXPECT_FALSE(coordinator.done());
   cluster_.start({"worker", 0});
