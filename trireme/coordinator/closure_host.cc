@@ -81,9 +81,8 @@ class ClosureHost::Run : public std::enable_shared_from_this<Run> {
     host().servers_->pull(*std::move(pulls), [self = shared_from_this()](
                                                  absl::StatusOr<std::vector<at::Tensor>> pulled) {
       if (!pulled.ok()) return self->end(pulled.status());
-      self->continue_with([self, pulled = *std::move(pulled)]() mutable {
-        self->compute(std::move(pulled));
-      });
+      self->continue_with(
+          [self, pulled = *std::move(pulled)]() mutable { self->compute(std::move(pulled)); });
     });
   }
 
@@ -101,8 +100,7 @@ class ClosureHost::Run : public std::enable_shared_from_this<Run> {
   }
 
   std::vector<at::Tensor> inputs(const ClosureCall& call) const {
-    return {call.tensors.begin(),
-            call.tensors.begin() + static_cast<ptrdiff_t>(program_->inputs)};
+    return {call.tensors.begin(), call.tensors.begin() + static_cast<ptrdiff_t>(program_->inputs)};
   }
 
   std::vector<at::Tensor> own_variables(const ClosureCall& call) const {
@@ -116,9 +114,8 @@ class ClosureHost::Run : public std::enable_shared_from_this<Run> {
 
   void compute(std::vector<at::Tensor> pulled) {
     if (stopped()) return end(cancelled());
-    const auto ran = try_call([&] {
-      throw_if_error(run_.run(std::move(pulled), {.stop = batch_->stop.get_token()}));
-    });
+    const auto ran = try_call(
+        [&] { throw_if_error(run_.run(std::move(pulled), {.stop = batch_->stop.get_token()})); });
     if (!ran.ok()) return end(ran);
     push(0);
   }
@@ -141,9 +138,10 @@ class ClosureHost::Run : public std::enable_shared_from_this<Run> {
 
   void end(ClosureOutcome outcome) {
     if (!outcome.ok()) {
-      outcome = with_origin(outcome.status(),
-                            {host().options_.task,
-                             absl::StrCat("graph '", program_->steps->plan->graph->def.name(), "'")});
+      outcome =
+          with_origin(outcome.status(),
+                      {host().options_.task,
+                       absl::StrCat("graph '", program_->steps->plan->graph->def.name(), "'")});
     }
     if (program_->takes_turns) host().leave();
     batch_->set(index_, std::move(outcome));
@@ -158,9 +156,7 @@ class ClosureHost::Run : public std::enable_shared_from_this<Run> {
 
 ClosureHost::ClosureHost(ClosureHostOptions options, std::unique_ptr<PsClient> servers,
                          std::shared_ptr<EndingExecutor> executor)
-    : options_(std::move(options)),
-      servers_(std::move(servers)),
-      executor_(std::move(executor)) {}
+    : options_(std::move(options)), servers_(std::move(servers)), executor_(std::move(executor)) {}
 
 absl::Status ClosureHost::add_program(uint32_t id, std::shared_ptr<const GraphData> graph,
                                       std::vector<std::optional<VariableLayout>> layouts) {
@@ -209,10 +205,10 @@ void ClosureHost::run(std::vector<ClosureCall> closures, uint64_t watermark, std
       return done(make_status(ErrorCode::kNotFound, "no such program was registered"));
     }
     if (closures[i].tensors.size() != programs[i]->inputs + programs[i]->own) {
-      return done(make_status(ErrorCode::kInvalidArgument,
-                              absl::StrCat("the program takes ", programs[i]->inputs, " inputs and ",
-                                           programs[i]->own, " variables, and ",
-                                           closures[i].tensors.size(), " tensors came")));
+      return done(make_status(
+          ErrorCode::kInvalidArgument,
+          absl::StrCat("the program takes ", programs[i]->inputs, " inputs and ", programs[i]->own,
+                       " variables, and ", closures[i].tensors.size(), " tensors came")));
     }
   }
   if (closures.empty()) return done(std::vector<ClosureOutcome>());

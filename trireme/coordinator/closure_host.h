@@ -44,7 +44,7 @@ struct ClosureCall {
 
 struct ClosureHostOptions {
   uint64_t coordinator = 0;
-  std::string task;  // of this worker, for errors
+  std::string task;               // of this worker, for errors
   std::vector<uint64_t> servers;  // their incarnations
   int updates_at_once = 1;
 };

@@ -34,8 +34,8 @@ class ClosurePrograms {
 
   Mutex mutex_;
   // A plan is held, so that its address means it.
-  std::unordered_map<const Plan*, std::pair<std::shared_ptr<const Plan>,
-                                            std::shared_ptr<const ClosureProgram>>>
+  std::unordered_map<const Plan*,
+                     std::pair<std::shared_ptr<const Plan>, std::shared_ptr<const ClosureProgram>>>
       by_plan_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<size_t, size_t>, std::shared_ptr<const ClosureProgram>> by_content_
       ABSL_GUARDED_BY(mutex_);

@@ -116,9 +116,9 @@ class BatchAnswer {
     for (const ClosureOutcome& outcome : *outcomes) {
       internal::set_outcome(outcome, *response.add_results(), tensors);
     }
-    response.set_microseconds(std::chrono::duration_cast<std::chrono::microseconds>(
-                                  Clock::real().now() - began_)
-                                  .count());
+    response.set_microseconds(
+        std::chrono::duration_cast<std::chrono::microseconds>(Clock::real().now() - began_)
+            .count());
     call->respond(make_message(response, std::move(tensors)));
   }
 
@@ -243,15 +243,15 @@ class ClosureService final : public Service {
                                       "; give both the same"),
                          {context_.task.to_string(), ""});
     }
-    TRIREME_ASSIGN_OR_RETURN(
-        auto client, PsClient::connect({.spec = context_.spec,
-                                        .incarnations = servers,
-                                        .container = request.container(),
-                                        .credentials = context_.credentials,
-                                        .caller_task = context_.task.to_string(),
-                                        .faults = context_.faults,
-                                        .retry = kServerRetry},
-                                       std::min(deadline, after(kConnectTime))));
+    TRIREME_ASSIGN_OR_RETURN(auto client,
+                             PsClient::connect({.spec = context_.spec,
+                                                .incarnations = servers,
+                                                .container = request.container(),
+                                                .credentials = context_.credentials,
+                                                .caller_task = context_.task.to_string(),
+                                                .faults = context_.faults,
+                                                .retry = kServerRetry},
+                                               std::min(deadline, after(kConnectTime))));
     const int at_once =
         std::clamp<int64_t>(request.updates_at_once(), int64_t{1}, int64_t{kMostUpdatesAtOnce});
     const Time now = Clock::real().now();
@@ -306,8 +306,8 @@ class ClosureService final : public Service {
     for (const ClosureRequest& asked : request.closures()) {
       auto tensors = reader.next(asked.tensors(), asked.undefined());
       if (!tensors.ok()) return call.respond(tensors.status());
-      closures.push_back({asked.sequence(), asked.program(), asked.seed(), asked.step(),
-                          *std::move(tensors)});
+      closures.push_back(
+          {asked.sequence(), asked.program(), asked.seed(), asked.step(), *std::move(tensors)});
     }
     auto answer = std::make_shared<BatchAnswer>(std::move(call));
     MutexLock lock(mutex_);

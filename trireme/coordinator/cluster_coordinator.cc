@@ -37,15 +37,14 @@ struct ClusterCoordinator::Impl {
     context->introduction.set_updates_at_once(std::max(options.updates_at_once, 1));
     context->queue = queue;
     context->life_signs = std::make_shared<internal::LifeSigns>();
-    context->servers = std::make_shared<internal::PsWatch>(spec, credentials, servers,
-                                                           context->life_signs, queue);
+    context->servers =
+        std::make_shared<internal::PsWatch>(spec, credentials, servers, context->life_signs, queue);
     for (int i = 0; i < spec.num_tasks("worker"); ++i) {
       const TaskId task{"worker", i};
       links.push_back(std::make_shared<WorkerLink>(
           context,
-          std::make_shared<Channel>(ChannelOptions{.address = spec.address(task),
-                                                   .task = task.to_string(),
-                                                   .credentials = credentials}),
+          std::make_shared<Channel>(ChannelOptions{
+              .address = spec.address(task), .task = task.to_string(), .credentials = credentials}),
           [this] { cancel_in_flight(); }));
     }
     for (const auto& link : links) link->start();

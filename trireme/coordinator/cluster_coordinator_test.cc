@@ -81,11 +81,10 @@ TEST_F(CoordinatorTest, AFullQueueBlocksAndIsReleased) {
 
 // Fails on the worker for an id that is not in the table.
 Function<Tensor(const Tensor&)> lookup() {
-  return function(
-      "lookup", std::function<Tensor(const Tensor&)>([](const Tensor& ids) {
-        return torch::arange(10).index_select(0, ids);
-      }),
-      {.check_capture = false});
+  return function("lookup", std::function<Tensor(const Tensor&)>([](const Tensor& ids) {
+                    return torch::arange(10).index_select(0, ids);
+                  }),
+                  {.check_capture = false});
 }
 
 TEST_F(CoordinatorTest, AnErrorIsRaisedOnceWithAllThatHelpsAndThenSchedulingWorksAgain) {

@@ -38,8 +38,8 @@ RetryPolicy reconnect_delays() {
 
 }  // namespace
 
-WorkerLink::WorkerLink(std::shared_ptr<const LinkContext> context,
-                       std::shared_ptr<Channel> channel, std::function<void()> on_first_error)
+WorkerLink::WorkerLink(std::shared_ptr<const LinkContext> context, std::shared_ptr<Channel> channel,
+                       std::function<void()> on_first_error)
     : context_(std::move(context)),
       channel_(std::move(channel)),
       on_first_error_(std::move(on_first_error)) {}
@@ -163,10 +163,8 @@ void WorkerLink::pump() {
 
 void WorkerLink::register_missing(const Order& order) {
   channel_->call(kRegisterProgram, order.missing->registration, order.options,
-                 [self = shared_from_this(), life = order.life,
-                  id = order.missing->id](const Response& response) {
-                   self->on_registered(life, id, response);
-                 });
+                 [self = shared_from_this(), life = order.life, id = order.missing->id](
+                     const Response& response) { self->on_registered(life, id, response); });
 }
 
 void WorkerLink::on_registered(Life life, uint32_t program, const Response& response) {
@@ -203,10 +201,8 @@ void WorkerLink::send(const Order& order) {
   CallOptions options = order.options;
   options.large_response = answer_bytes > kSmallAnswer;
   channel_->call(kRunClosures, make_message(request, std::move(tensors)), options,
-                 [self = shared_from_this(), life = order.life,
-                  batch = order.batch](const Response& response) {
-                   self->on_answer(life, batch, response);
-                 });
+                 [self = shared_from_this(), life = order.life, batch = order.batch](
+                     const Response& response) { self->on_answer(life, batch, response); });
 }
 
 void WorkerLink::on_answer(Life life, uint64_t batch, const Response& response) {
@@ -270,8 +266,7 @@ void WorkerLink::on_refused(Life life, std::vector<ClosurePtr> closures,
   pump();
 }
 
-void WorkerLink::after_server_failure(const absl::Status& error,
-                                      std::vector<ClosurePtr> closures) {
+void WorkerLink::after_server_failure(const absl::Status& error, std::vector<ClosurePtr> closures) {
   context_->servers->ask(error, [queue = context_->queue, closures = std::move(closures)](bool) {
     // A lost server has closed the queue, which then cancels them.
     run_at(after(milliseconds(100)), [queue, closures] { queue->put_back(closures); });

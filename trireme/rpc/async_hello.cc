@@ -13,8 +13,7 @@ void say_hello(Channel& channel, Time deadline,
   request.set_protocol_version(kProtocolVersion);
   request.set_release(version());
   request.set_expected_task(channel.task());
-  channel.call(kHelloMethod, make_message(request),
-               {.deadline = deadline, .wait_for_ready = true},
+  channel.call(kHelloMethod, make_message(request), {.deadline = deadline, .wait_for_ready = true},
                [on_hello = std::move(on_hello)](const Response& answer) mutable {
                  if (!answer.ok()) return on_hello(answer.status());
                  const auto response = parse_body<HelloResponse>(*answer);
