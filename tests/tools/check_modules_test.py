@@ -31,7 +31,7 @@ GOOD = {
     "trireme/base/logging.h": "#pragma once\n",
     "trireme/base/logging.cc": '#include "trireme/base/logging.h"\n\n#include <spdlog/spdlog.h>\n',
     "trireme/cluster/CMakeLists.txt": "trireme_module(cluster SOURCES spec.cc PROTOS spec.proto HEADERS spec.h\n"
-    "  DEPS base TEST_DEPS testing SANITIZED)\n",
+    "  DEPS base TEST_DEPS testing SANITIZE)\n",
     "trireme/cluster/spec.proto": 'syntax = "proto3";\n',
     "trireme/cluster/spec.h": '#pragma once\n\n#include "trireme/base/error.h"\n',
     "trireme/cluster/spec.cc": '#include "trireme/cluster/spec.h"\n\n#include "trireme/cluster/spec.pb.h"\n',
