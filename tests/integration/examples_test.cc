@@ -55,6 +55,11 @@ TEST(CapturedStep, PrintsWhatItsPageShows) {
   EXPECT_EQ(printed("captured_step", {}), shown("captured_step", FUNCTIONS_PAGE));
 }
 
+TEST(ScheduledClosures, PrintsWhatItsPageShows) {
+  ASSERT_NE(shown("scheduled_closures", COORDINATOR_PAGE), "");
+  EXPECT_EQ(printed("scheduled_closures", {}), shown("scheduled_closures", COORDINATOR_PAGE));
+}
+
 TEST(ExampleFlags, OthersAreRefused) {
   const CompletedProcess done = value_or_throw(run_process(
       {.argv = {std::string(EXAMPLES_FOLDER) + "/device_setter", "--wrong"}}, after(kLimit)));
