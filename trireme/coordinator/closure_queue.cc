@@ -48,10 +48,10 @@ std::vector<ClosurePtr> ClosureQueue::take(const std::shared_ptr<ClosureTaker>& 
     queued_.pop_front();
   }
   in_flight_ += taken.size();
-  if (taken.empty()) {
-    takers_.push_back(taker);
-  } else {
+  if (!taken.empty()) {
     notify();  // there is room
+  } else if (closed_.ok()) {
+    takers_.push_back(taker);
   }
   return taken;
 }
