@@ -60,6 +60,11 @@ TEST(NonDistributedSample, PrintsWhatItsPageShows) {
   EXPECT_EQ(printed("non_distributed_sample", {}), shown("non_distributed_sample"));
 }
 
+TEST(ScheduledClosures, PrintsWhatItsPageShows) {
+  ASSERT_NE(shown("scheduled_closures", COORDINATOR_PAGE), "");
+  EXPECT_EQ(printed("scheduled_closures", {}), shown("scheduled_closures", COORDINATOR_PAGE));
+}
+
 TEST(ExampleFlags, OthersAreRefused) {
   const CompletedProcess done = value_or_throw(run_process(
       {.argv = {std::string(EXAMPLES_FOLDER) + "/device_setter", "--wrong"}}, after(kLimit)));

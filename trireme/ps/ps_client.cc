@@ -116,7 +116,21 @@ absl::StatusOr<std::unique_ptr<PsClient>> PsClient::connect(PsClientOptions opti
   for (auto& channel : client->channels_) {
     TRIREME_RETURN_IF_ERROR(channel->hello(deadline, /*wait_for_ready=*/true).status());
   }
+  const std::vector<uint64_t>& meant = client->options_.incarnations;
+  const std::vector<uint64_t> found = client->incarnations();
+  for (size_t i = 0; i < meant.size() && i < found.size(); ++i) {
+    if (meant[i] == found[i]) continue;
+    return make_status(ErrorCode::kIncarnationChanged,
+                       "it was started again and has lost its variables",
+                       {client->channels_[i]->task(), ""});
+  }
   return client;
+}
+
+std::vector<uint64_t> PsClient::incarnations() const {
+  std::vector<uint64_t> incarnations;
+  for (const auto& channel : channels_) incarnations.push_back(channel->incarnation());
+  return incarnations;
 }
 
 CallOptions PsClient::call_options(uint64_t bytes, bool large_response) const {

@@ -21,6 +21,8 @@ namespace trireme {
 
 struct PsClientOptions {
   ClusterSpec spec;  // its ps tasks are the servers
+  // Those that are meant, in the order of the tasks; empty: whoever is there.
+  std::vector<uint64_t> incarnations = {};
   std::string container = "default";
   Credentials credentials = Credentials::loopback();
   std::string caller_task = {};
@@ -61,6 +63,8 @@ class PsClient {
   static absl::StatusOr<std::unique_ptr<PsClient>> connect(PsClientOptions options, Time deadline);
 
   int servers() const { return static_cast<int>(channels_.size()); }
+  // Of the servers, in the order of the tasks.
+  std::vector<uint64_t> incarnations() const;
 
   struct NewVariable {
     VariableLayout layout;

@@ -1,5 +1,6 @@
 #include "trireme/server/services.h"
 
+#include "trireme/coordinator/closure_service.h"
 #include "trireme/ps/variable_service.h"
 #include "trireme/runtime/graph_service.h"
 #include "trireme/runtime/server_service.h"
@@ -14,6 +15,7 @@ std::vector<ServiceFactory> all_services(uint64_t memory_limit) {
         return memory_limit == 0 ? make_variable_service(context)
                                  : make_variable_service(context, {.memory_limit = memory_limit});
       },
+      make_closure_service,
   };
 }
 

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "trireme/base/executor.h"
+#include "trireme/base/mutex.h"
+#include "trireme/coordinator/closure.h"
+#include "trireme/ps/step_program.h"
+
+namespace trireme::internal {
+
+// An executor that ends before those who use it. Thread-safe.
+class EndingExecutor {
+ public:
+  explicit EndingExecutor(Executor& executor) : executor_(&executor) {}
+
+  // False, and the work is not taken, after end().
+  bool submit(Work work);
+  void end();
+
+ private:
+  Mutex mutex_;
+  Executor* executor_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A closure as it comes to a worker.
+struct ClosureCall {
+  uint64_t sequence = 0;
+  uint32_t program = 0;
+  uint64_t seed = 0;
+  uint64_t step = 0;
+  std::vector<at::Tensor> tensors;
+};
+
+struct ClosureHostOptions {
+  uint64_t coordinator = 0;
+  std::string task;               // of this worker, for errors
+  std::vector<uint64_t> servers;  // their incarnations
+  int updates_at_once = 1;
+};
+
+// What a worker keeps for one coordinator: its programs, and the way to its variables. A closure is
+// run as a pull, the operators and a push for each round of its program; pulls and pushes of
+// several are on their way at once. Those that both read and change variables take turns: each sees
+// what the one before it has changed. Thread-safe; held by what runs.
+class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
+ public:
+  ClosureHost(ClosureHostOptions options, std::unique_ptr<PsClient> servers,
+              std::shared_ptr<EndingExecutor> executor);
+
+  const ClosureHostOptions& options() const { return options_; }
+  int servers() const { return servers_->servers(); }
+
+  // `layouts` has one for each variable that is on servers. Blocks: it looks them up.
+  absl::Status add_program(uint32_t id, std::shared_ptr<const GraphData> graph,
+                           std::vector<std::optional<VariableLayout>> layouts);
+
+  // Calls back once, when all have ended. NOT_FOUND if it does not know a program.
+  using Done = absl::AnyInvocable<void(absl::StatusOr<std::vector<ClosureOutcome>>)>;
+  void run(std::vector<ClosureCall> closures, uint64_t watermark, std::stop_source stop, Done done);
+  void cancel_below(uint64_t sequence);
+
+ private:
+  struct Program {
+    std::shared_ptr<const StepProgram> steps;
+    std::vector<std::optional<PsVariable>> variables;
+    size_t inputs = 0;
+    size_t own = 0;  // variables that come with each closure
+    bool takes_turns = false;
+  };
+  class Batch;
+  class Run;
+
+  // Those that take turns: now, or when another has left.
+  void enter(std::shared_ptr<Run> run);
+  void leave();
+
+  const ClosureHostOptions options_;
+  const std::unique_ptr<PsClient> servers_;
+  const std::shared_ptr<EndingExecutor> executor_;
+
+  Mutex mutex_;
+  std::map<uint32_t, std::shared_ptr<const Program>> programs_ ABSL_GUARDED_BY(mutex_);
+  std::set<Batch*> batches_ ABSL_GUARDED_BY(mutex_);
+  int turns_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<std::shared_ptr<Run>> queue_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace trireme::internal

@@ -1,0 +1,140 @@
+#include "trireme/coordinator/closure_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "trireme/base/status.h"
+
+namespace trireme::internal {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class CountingTaker : public ClosureTaker {
+ public:
+  explicit CountingTaker(bool takes = true) : takes_(takes) {}
+  bool on_closures() override {
+    ++woken;
+    return takes_;
+  }
+  int woken = 0;
+
+ private:
+  const bool takes_;
+};
+
+class ClosureQueueTest : public testing::Test {
+ protected:
+  ClosurePtr put() {
+    auto closure = std::make_shared<Closure>();
+    closure->program = program_;
+    EXPECT_TRUE(queue_.put(closure).ok());
+    return closure;
+  }
+  std::vector<ClosurePtr> take(size_t most = 1) { return queue_.take(taker_, seconds(1), most); }
+  bool finish(const ClosurePtr& closure, ClosureOutcome outcome = std::vector<at::Tensor>()) {
+    std::vector<ClosureQueue::Finished> finished;
+    finished.push_back({closure, std::move(outcome)});
+    return queue_.finish(std::move(finished));
+  }
+  static absl::Status failure() { return make_status(ErrorCode::kInternal, "it failed"); }
+
+  const std::shared_ptr<ClosureProgram> program_ = std::make_shared<ClosureProgram>();
+  const std::shared_ptr<CountingTaker> taker_ = std::make_shared<CountingTaker>();
+  ClosureQueue queue_{4};
+};
+
+TEST_F(ClosureQueueTest, ClosuresAreTakenInOrderAndWhatIsPutBackComesFirst) {
+  const auto a = put(), b = put(), c = put();
+  EXPECT_EQ(a->sequence, 1u);
+  EXPECT_EQ(c->sequence, 3u);
+  const auto taken = take(2);
+  EXPECT_EQ(taken, (std::vector{a, b}));
+  queue_.put_back(taken);
+  EXPECT_EQ(take(3), (std::vector{a, b, c}));
+}
+
+TEST_F(ClosureQueueTest, ABatchLastsAboutAsLongAsAsked) {
+  for (int i = 0; i < 64; ++i) program_->note_cost(milliseconds(10));
+  const auto a = put(), b = put(), c = put();
+  EXPECT_EQ(queue_.take(taker_, milliseconds(25), 10).size(), 2u);
+  EXPECT_EQ(queue_.take(taker_, milliseconds(1), 10).size(), 1u);
+}
+
+TEST_F(ClosureQueueTest, AFullQueueBlocksUntilThereIsRoomAndPuttingBackNever) {
+  for (int i = 0; i < 4; ++i) put();
+  const auto taken = take(4);
+  for (int i = 0; i < 4; ++i) put();
+  auto fifth = std::async(std::launch::async, [&] { return put(); });
+  EXPECT_EQ(fifth.wait_for(milliseconds(50)), std::future_status::timeout);
+  queue_.put_back(taken);  // eight are queued now
+  EXPECT_EQ(fifth.wait_for(milliseconds(50)), std::future_status::timeout);
+  EXPECT_EQ(take(8).size(), 8u);
+  ASSERT_EQ(fifth.wait_for(seconds(10)), std::future_status::ready);
+}
+
+TEST_F(ClosureQueueTest, TheWatermarkIsBelowAllThatIsNotDecided) {
+  const auto a = put(), b = put(), c = put();
+  take(3);
+  EXPECT_EQ(queue_.watermark(), 1u);
+  EXPECT_FALSE(finish(b));
+  EXPECT_EQ(queue_.watermark(), 1u);
+  EXPECT_FALSE(finish(a));
+  EXPECT_EQ(queue_.watermark(), 3u);
+  EXPECT_FALSE(finish(c));
+  EXPECT_EQ(queue_.watermark(), 4u);
+}
+
+TEST_F(ClosureQueueTest, TheFirstErrorWinsAndIsRaisedOnceWhenNoneIsInFlight) {
+  const auto a = put(), b = put(), c = put();
+  take(2);
+  EXPECT_TRUE(finish(a, failure()));
+  EXPECT_EQ(error_code(queue_.fetch(*c).status()), ErrorCode::kCancelled);
+  EXPECT_FALSE(queue_.done().value());  // b is in flight
+  EXPECT_FALSE(finish(b, make_status(ErrorCode::kInternal, "another")));
+  EXPECT_EQ(queue_.join(), failure());
+  EXPECT_TRUE(queue_.join().ok());
+  EXPECT_EQ(queue_.fetch(*a).status(), failure());
+  const auto d = put();
+  take();
+  EXPECT_FALSE(finish(d));
+  EXPECT_TRUE(queue_.done().value());
+}
+
+TEST_F(ClosureQueueTest, WhatIsPutBackAfterAnErrorIsCancelled) {
+  const auto a = put(), b = put();
+  const auto taken = take(2);
+  EXPECT_TRUE(finish(a, failure()));
+  queue_.put_back({b});
+  EXPECT_EQ(error_code(queue_.fetch(*b).status()), ErrorCode::kCancelled);
+  EXPECT_EQ(error_code(queue_.put(std::make_shared<Closure>())), ErrorCode::kInternal);
+}
+
+TEST_F(ClosureQueueTest, AClosedQueueSaysSoForEver) {
+  const auto a = put(), b = put();
+  take();
+  auto joined = std::async(std::launch::async, [&] { return queue_.join(); });
+  queue_.close(failure());
+  EXPECT_EQ(joined.get(), failure());
+  EXPECT_EQ(queue_.join(), failure());
+  EXPECT_EQ(queue_.done().status(), failure());
+  EXPECT_EQ(queue_.put(std::make_shared<Closure>()), failure());
+  EXPECT_EQ(error_code(queue_.fetch(*a).status()), ErrorCode::kCancelled);
+  EXPECT_EQ(error_code(queue_.fetch(*b).status()), ErrorCode::kCancelled);
+}
+
+TEST_F(ClosureQueueTest, OneOfThoseThatWaitHearsOfAClosureAndAnotherIfItCannotTakeIt) {
+  const auto gone = std::make_shared<CountingTaker>(false);
+  EXPECT_TRUE(queue_.take(gone, seconds(1), 1).empty());
+  EXPECT_TRUE(take().empty());
+  put();
+  EXPECT_EQ(gone->woken, 1);
+  EXPECT_EQ(taker_->woken, 1);
+  put();
+  EXPECT_EQ(taker_->woken, 1);  // it does not wait
+}
+
+}  // namespace
+}  // namespace trireme::internal

@@ -1,0 +1,354 @@
+#include "trireme/coordinator/closure_service.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+#include "trireme/coordinator/closure_host.h"
+#include "trireme/graph/graph_file.h"
+
+namespace trireme {
+namespace internal {
+
+uint32_t append_defined(const std::vector<at::Tensor>& list, std::vector<at::Tensor>& message,
+                        Places& undefined) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (list[i].defined()) {
+      message.push_back(list[i]);
+    } else {
+      undefined.Add(static_cast<uint32_t>(i));
+    }
+  }
+  return static_cast<uint32_t>(list.size());
+}
+
+absl::StatusOr<std::vector<at::Tensor>> TensorReader::next(uint32_t count,
+                                                           const Places& undefined) {
+  const size_t empty = static_cast<size_t>(undefined.size());
+  if (empty > count || count - empty > tensors_.size() - next_) {
+    return make_status(ErrorCode::kInvalidArgument, "it names more tensors than came with it");
+  }
+  std::vector<at::Tensor> list;
+  auto gap = undefined.begin();
+  for (uint32_t i = 0; i < count; ++i) {
+    if (gap != undefined.end() && *gap == i) {
+      ++gap;
+      list.emplace_back();
+    } else if (next_ < tensors_.size()) {
+      list.push_back(tensors_[next_++]);
+    } else {
+      break;
+    }
+  }
+  if (list.size() == count && gap == undefined.end()) return list;
+  return make_status(ErrorCode::kInvalidArgument, "its undefined tensors are out of order");
+}
+
+void set_outcome(const ClosureOutcome& outcome, ClosureResult& result,
+                 std::vector<at::Tensor>& message) {
+  if (outcome.ok()) {
+    result.set_tensors(append_defined(*outcome, message, *result.mutable_undefined()));
+    return;
+  }
+  const absl::Status& status = outcome.status();
+  result.mutable_failure()->set_code(static_cast<uint32_t>(status.code()));
+  result.mutable_failure()->set_message(std::string(status.message()));
+  result.mutable_failure()->set_details(encode_error_details(status));
+}
+
+ClosureOutcome outcome_of(const ClosureResult& result, TensorReader& reader) {
+  if (!result.has_failure()) return reader.next(result.tensors(), result.undefined());
+  const auto& failure = result.failure();
+  absl::Status status = status_from_wire(static_cast<absl::StatusCode>(failure.code()),
+                                         failure.message(), failure.details());
+  if (status.ok()) return make_status(ErrorCode::kInternal, "a failure without an error came");
+  return status;
+}
+
+}  // namespace internal
+
+namespace {
+
+using internal::ClosureCall;
+using internal::ClosureHost;
+using internal::ClosureOutcome;
+
+// Who schedules: the chief, or a program that is no task.
+constexpr Roles kCoordinators = {Role::kChief, Role::kClient};
+
+constexpr size_t kMostCoordinators = 256;
+constexpr auto kForgottenAfter = std::chrono::minutes(10);
+constexpr auto kConnectTime = std::chrono::seconds(5);
+constexpr int kMostUpdatesAtOnce = 1024;
+
+// Pulls and pushes of closures: who cannot be reached for this long is the coordinator's to judge.
+constexpr RetryPolicy kServerRetry = {.attempt_time = std::chrono::seconds(10),
+                                      .first_delay = std::chrono::milliseconds(20),
+                                      .longest_delay = std::chrono::milliseconds(500),
+                                      .unreachable_time = std::chrono::seconds(2)};
+
+// The answer to a batch: when all its closures have ended, or at once when the caller has gone or
+// the server stops; then they are told to end.
+class BatchAnswer {
+ public:
+  explicit BatchAnswer(ServerCall call) : began_(Clock::real().now()), call_(std::move(call)) {
+    on_stop_.emplace(call_->stop_token(), [this] {
+      stop_.request_stop();
+      respond(make_status(ErrorCode::kCancelled, "the coordinator has left, or the server stops"));
+    });
+  }
+
+  const std::stop_source& stop() const { return stop_; }
+
+  void respond(const absl::StatusOr<std::vector<ClosureOutcome>>& outcomes) {
+    std::optional<ServerCall> call;
+    {
+      MutexLock lock(mutex_);
+      call.swap(call_);
+    }
+    if (!call) return;
+    if (!outcomes.ok()) return call->respond(outcomes.status());
+    RunClosuresResponse response;
+    std::vector<at::Tensor> tensors;
+    for (const ClosureOutcome& outcome : *outcomes) {
+      internal::set_outcome(outcome, *response.add_results(), tensors);
+    }
+    response.set_microseconds(
+        std::chrono::duration_cast<std::chrono::microseconds>(Clock::real().now() - began_)
+            .count());
+    call->respond(make_message(response, std::move(tensors)));
+  }
+
+ private:
+  const Time began_;
+  std::stop_source stop_;
+  Mutex mutex_;
+  std::optional<ServerCall> call_;
+  std::optional<std::stop_callback<std::function<void()>>> on_stop_;  // ends before all else
+};
+
+absl::StatusOr<std::optional<VariableLayout>> layout_of(const ProgramVariable& variable,
+                                                        const proto::TensorType& type,
+                                                        int servers) {
+  if (variable.shards().empty()) return std::nullopt;
+  VariableLayout layout;
+  layout.name = variable.name();
+  layout.sizes = {type.sizes().begin(), type.sizes().end()};
+  layout.dtype = static_cast<c10::ScalarType>(type.dtype());
+  const int64_t rows = layout.sizes.empty() ? 1 : layout.sizes[0], shards = variable.shards_size();
+  if (shards > std::max<int64_t>(rows, 1)) {
+    return make_status(ErrorCode::kInvalidArgument,
+                       absl::StrCat("it has ", shards, " shards and ", rows, " rows"),
+                       {"", absl::StrCat("variable '", variable.name(), "'")});
+  }
+  const std::vector<RowRange> ranges = split_rows(rows, shards);
+  for (int i = 0; i < variable.shards_size(); ++i) {
+    const ProgramVariable::Shard& shard = variable.shards(i);
+    if (shard.server() >= static_cast<uint32_t>(servers)) {
+      return make_status(ErrorCode::kInvalidArgument,
+                         absl::StrCat("there is no parameter server ", shard.server()),
+                         {"", absl::StrCat("variable '", variable.name(), "'")});
+    }
+    layout.shards.push_back({shard.name(), static_cast<int>(shard.server()), ranges[i]});
+  }
+  return layout;
+}
+
+class ClosureService final : public Service {
+ public:
+  explicit ClosureService(TaskContext& context) : context_(context) {}
+
+  ~ClosureService() override {
+    if (pools_ == nullptr) return;
+    pools_->ending->end();
+    pools_.reset();
+  }
+
+  std::vector<Method> methods() override {
+    return {
+        method<ConnectCoordinatorRequest>(internal::kConnectCoordinator, &ClosureService::connect),
+        method<RegisterProgramRequest>(internal::kRegisterProgram,
+                                       &ClosureService::register_program),
+        method<RunClosuresRequest>(internal::kRunClosures, &ClosureService::run),
+        method<CancelClosuresRequest>(internal::kCancelClosures, &ClosureService::cancel),
+        method<DisconnectCoordinatorRequest>(internal::kDisconnectCoordinator,
+                                             &ClosureService::disconnect),
+    };
+  }
+
+ private:
+  // The threads of closures, made when the first coordinator comes.
+  struct Pools {
+    explicit Pools(int threads)
+        : closures("closures", threads),
+          setup("closures-setup", 1),
+          ending(std::make_shared<internal::EndingExecutor>(closures)) {}
+    ThreadPool closures;  // run the operators
+    ThreadPool setup;     // waits for parameter servers
+    std::shared_ptr<internal::EndingExecutor> ending;
+  };
+  struct Known {
+    std::shared_ptr<ClosureHost> host;
+    Time used;
+  };
+
+  // A repeated run does no harm: servers know its pushes.
+  template <typename Request>
+  Method method(const char* name, void (ClosureService::*handler)(const Request&, ServerCall)) {
+    return {name, kCoordinators, Repeats::kHarmless, [this, handler](ServerCall call) {
+              const auto request = parse_body<Request>(call.request());
+              if (!request.ok()) return call.respond(request.status());
+              (this->*handler)(*request, std::move(call));
+            }};
+  }
+
+  Pools& pools() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (pools_ == nullptr) pools_ = std::make_unique<Pools>(context_.step_threads);
+    return *pools_;
+  }
+
+  absl::StatusOr<std::shared_ptr<ClosureHost>> host_of(uint64_t coordinator) {
+    MutexLock lock(mutex_);
+    const auto found = hosts_.find(coordinator);
+    if (found == hosts_.end()) {
+      return make_status(ErrorCode::kNotFound, "no such coordinator has connected");
+    }
+    found->second.used = Clock::real().now();
+    return found->second.host;
+  }
+
+  void connect(const ConnectCoordinatorRequest& request, ServerCall call) {
+    MutexLock lock(mutex_);
+    pools().setup.submit([this, request, call = std::move(call)]() mutable {
+      call.respond(connect_now(request, call.deadline()));
+    });
+  }
+
+  absl::StatusOr<Message> connect_now(const ConnectCoordinatorRequest& request, Time deadline) {
+    const std::vector<uint64_t> servers(request.servers().begin(), request.servers().end());
+    ConnectCoordinatorResponse response;
+    if (const auto known = host_of(request.coordinator());
+        known.ok() && (*known)->options().servers == servers) {
+      response.set_known(true);
+      return make_message(response);
+    }
+    const int tasks = context_.spec.num_tasks("ps");
+    if (static_cast<int>(servers.size()) != tasks) {
+      return make_status(ErrorCode::kFailedPrecondition,
+                         absl::StrCat("the coordinator has ", servers.size(),
+                                      " parameter servers and this task's cluster spec ", tasks,
+                                      "; give both the same"),
+                         {context_.task.to_string(), ""});
+    }
+    TRIREME_ASSIGN_OR_RETURN(auto client,
+                             PsClient::connect({.spec = context_.spec,
+                                                .incarnations = servers,
+                                                .container = request.container(),
+                                                .credentials = context_.credentials,
+                                                .caller_task = context_.task.to_string(),
+                                                .faults = context_.faults,
+                                                .retry = kServerRetry},
+                                               std::min(deadline, after(kConnectTime))));
+    const int at_once =
+        std::clamp<int64_t>(request.updates_at_once(), int64_t{1}, int64_t{kMostUpdatesAtOnce});
+    const Time now = Clock::real().now();
+    MutexLock lock(mutex_);
+    auto host = std::make_shared<ClosureHost>(
+        internal::ClosureHostOptions{request.coordinator(), context_.task.to_string(), servers,
+                                     at_once},
+        std::move(client), pools().ending);
+    std::erase_if(hosts_, [&](const auto& known) {
+      return known.second.host.use_count() == 1 && now - known.second.used > kForgottenAfter;
+    });
+    if (hosts_.size() >= kMostCoordinators) {
+      return make_status(ErrorCode::kResourceExhausted,
+                         absl::StrCat("this worker has ", hosts_.size(), " coordinators already"));
+    }
+    hosts_[request.coordinator()] = {std::move(host), now};
+    return make_message(response);
+  }
+
+  void register_program(const RegisterProgramRequest& request, ServerCall call) {
+    auto host = host_of(request.coordinator());
+    if (!host.ok()) return call.respond(host.status());
+    MutexLock lock(mutex_);
+    pools().setup.submit([host = *host, request, call = std::move(call)]() mutable {
+      call.respond(register_now(*host, request, std::move(call.request().tensors)));
+    });
+  }
+
+  static absl::StatusOr<Message> register_now(ClosureHost& host,
+                                              const RegisterProgramRequest& request,
+                                              std::vector<at::Tensor> constants) {
+    TRIREME_ASSIGN_OR_RETURN(auto graph,
+                             internal::assemble_graph(request.def(), std::move(constants)));
+    if (request.variables_size() != graph->def.variables_size()) {
+      return make_status(ErrorCode::kInvalidArgument, "it tells of other variables than its graph");
+    }
+    std::vector<std::optional<VariableLayout>> layouts;
+    for (int i = 0; i < request.variables_size(); ++i) {
+      TRIREME_ASSIGN_OR_RETURN(
+          layouts.emplace_back(),
+          layout_of(request.variables(i), graph->def.variables(i).type(), host.servers()));
+    }
+    TRIREME_RETURN_IF_ERROR(host.add_program(request.program(), std::move(graph), layouts));
+    return make_message(RegisterProgramResponse());
+  }
+
+  void run(const RunClosuresRequest& request, ServerCall call) {
+    auto host = host_of(request.coordinator());
+    if (!host.ok()) return call.respond(host.status());
+    std::vector<ClosureCall> closures;
+    internal::TensorReader reader(call.request().tensors);
+    for (const ClosureRequest& asked : request.closures()) {
+      auto tensors = reader.next(asked.tensors(), asked.undefined());
+      if (!tensors.ok()) return call.respond(tensors.status());
+      closures.push_back(
+          {asked.sequence(), asked.program(), asked.seed(), asked.step(), *std::move(tensors)});
+    }
+    auto answer = std::make_shared<BatchAnswer>(std::move(call));
+    MutexLock lock(mutex_);
+    pools().closures.submit([host = *std::move(host), closures = std::move(closures), answer,
+                             watermark = request.watermark()]() mutable {
+      host->run(std::move(closures), watermark, answer->stop(),
+                [answer](absl::StatusOr<std::vector<ClosureOutcome>> outcomes) {
+                  answer->respond(outcomes);
+                });
+    });
+  }
+
+  void cancel(const CancelClosuresRequest& request, ServerCall call) {
+    const auto host = host_of(request.coordinator());
+    if (host.ok()) (*host)->cancel_below(request.below());
+    call.respond(make_message(CancelClosuresResponse()));
+  }
+
+  void disconnect(const DisconnectCoordinatorRequest& request, ServerCall call) {
+    std::shared_ptr<ClosureHost> host;
+    {
+      MutexLock lock(mutex_);
+      if (const auto found = hosts_.find(request.coordinator()); found != hosts_.end()) {
+        host = std::move(found->second.host);
+        hosts_.erase(found);
+      }
+    }
+    if (host != nullptr) host->cancel_below(std::numeric_limits<uint64_t>::max());
+    call.respond(make_message(DisconnectCoordinatorResponse()));
+  }
+
+  TaskContext& context_;
+  Mutex mutex_;
+  std::unique_ptr<Pools> pools_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, Known> hosts_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::unique_ptr<Service> make_closure_service(TaskContext& context) {
+  return std::make_unique<ClosureService>(context);
+}
+
+}  // namespace trireme

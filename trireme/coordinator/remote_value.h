@@ -1,0 +1,60 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "trireme/graph/structure.h"
+
+namespace trireme {
+
+namespace internal {
+class ClosureQueue;
+struct Closure;
+}  // namespace internal
+
+// What a scheduled closure will give. Its result comes home as soon as it is there, so that it can
+// be fetched after its worker died. A handle: copies mean the same. Thread-safe.
+class RemoteValue {
+ public:
+  RemoteValue() = default;
+  RemoteValue(std::shared_ptr<internal::ClosureQueue> queue,
+              std::shared_ptr<internal::Closure> closure);
+
+  // Whether fetching it does not wait any more: it is here, failed or was cancelled.
+  bool ready() const;
+  // Waits for it. Throws the closure's own error, or CANCELLED.
+  std::vector<at::Tensor> tensors() const;
+  // The same of a function that returns one tensor.
+  at::Tensor tensor() const;
+
+ private:
+  std::shared_ptr<internal::ClosureQueue> queue_;
+  std::shared_ptr<internal::Closure> closure_;
+};
+
+// The same for a function that returns R.
+template <typename R>
+class RemoteValueOf : public RemoteValue {
+ public:
+  RemoteValueOf() = default;
+  // `shape` is that of the function's results (FunctionStep).
+  RemoteValueOf(RemoteValue value, std::shared_ptr<const void> shape)
+      : RemoteValue(std::move(value)), shape_(std::move(shape)) {}
+
+  R get() const {
+    const std::vector<at::Tensor> parts = tensors();
+    if constexpr (!std::is_void_v<R>) {
+      internal::TensorCursor reader(parts);
+      return Structure<R>::replace(**static_cast<const std::optional<R>*>(shape_.get()), reader);
+    }
+  }
+
+ private:
+  std::shared_ptr<const void> shape_;
+};
+
+}  // namespace trireme

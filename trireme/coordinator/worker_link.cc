@@ -1,0 +1,377 @@
+#include "trireme/coordinator/worker_link.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/logging.h"
+#include "trireme/base/status.h"
+#include "trireme/coordinator/closure_service.h"
+#include "trireme/graph/cutter.h"
+#include "trireme/rpc/async_hello.h"
+#include "trireme/rpc/timer.h"
+
+namespace trireme::internal {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Two batches: while one is on its way the other runs. Each about as long as the way to the worker
+// takes a few times, so that the way costs little, and a lost worker has little to give back.
+constexpr size_t kBatchesInFlight = 2;
+constexpr Duration kBatchTime = milliseconds(1);
+constexpr size_t kMostClosures = 64;
+
+constexpr Duration kConnectTime = seconds(10);
+constexpr Duration kRegisterTime = std::chrono::minutes(5);
+// A closure may run for hours; whether its worker is there is asked apart.
+constexpr Duration kRunTime = std::chrono::hours(24 * 7);
+constexpr Duration kLifeInterval = seconds(1);
+constexpr Duration kLifePatience = seconds(3);
+// Of a parameter server that is there but did not answer a worker.
+constexpr int kMostServerFailures = 10;
+
+RetryPolicy reconnect_delays() {
+  return {.first_delay = milliseconds(50), .longest_delay = seconds(1)};
+}
+
+}  // namespace
+
+WorkerLink::WorkerLink(std::shared_ptr<const LinkContext> context, std::shared_ptr<Channel> channel,
+                       std::function<void()> on_first_error)
+    : context_(std::move(context)),
+      channel_(std::move(channel)),
+      on_first_error_(std::move(on_first_error)) {}
+
+void WorkerLink::start() {
+  connect();
+}
+
+CallOptions WorkerLink::call_options(Time deadline) {
+  return {.deadline = deadline, .incarnation = incarnation_, .stop = stop_.get_token()};
+}
+
+// --- connecting ---
+
+void WorkerLink::connect() {
+  Life life;
+  {
+    MutexLock lock(mutex_);
+    if (stage_ == Stage::kEnded) return;
+    life = life_;
+  }
+  say_hello(*channel_, after(kConnectTime),
+            [self = shared_from_this(), life](const absl::StatusOr<Hello>& hello) {
+              self->on_hello(life, hello);
+            });
+}
+
+void WorkerLink::on_hello(Life life, const absl::StatusOr<Hello>& hello) {
+  if (!hello.ok()) return try_again(life, hello.status());
+  CallOptions options;
+  {
+    MutexLock lock(mutex_);
+    if (life != life_) return;
+    incarnation_ = hello->incarnation;
+    options = call_options(after(kConnectTime));
+  }
+  channel_->call(kConnectCoordinator, make_message(context_->introduction), options,
+                 [self = shared_from_this(), life](const Response& response) {
+                   self->on_connected(life, response);
+                 });
+}
+
+void WorkerLink::on_connected(Life life, const Response& response) {
+  auto answer = response.ok() ? parse_body<ConnectCoordinatorResponse>(*response)
+                              : absl::StatusOr<ConnectCoordinatorResponse>(response.status());
+  if (!answer.ok()) {
+    if (!context_->servers->concerns(answer.status())) return try_again(life, answer.status());
+    return context_->servers->ask(
+        answer.status(), [self = shared_from_this(), life, error = answer.status()](bool lost) {
+          if (!lost) self->try_again(life, error);
+        });
+  }
+  {
+    MutexLock lock(mutex_);
+    if (life != life_ || stage_ != Stage::kDown) return;
+    if (!answer->known()) programs_.clear();
+    if (failures_ > 0) log_info(channel_->task(), " is back");
+    stage_ = Stage::kUp;
+  }
+  pump();
+}
+
+void WorkerLink::try_again(Life life, const absl::Status& error) {
+  Duration delay;
+  {
+    MutexLock lock(mutex_);
+    if (life != life_ || stage_ != Stage::kDown) return;
+    if (failures_++ == 0) log_warning(channel_->task(), " cannot be used yet: ", describe(error));
+    delay = reconnect_delays().delay_before(failures_ + 1);
+  }
+  connect_after(delay);
+}
+
+void WorkerLink::connect_after(Duration delay) {
+  run_at(after(delay), [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->connect();
+  });
+}
+
+// --- running ---
+
+bool WorkerLink::on_closures() {
+  {
+    MutexLock lock(mutex_);
+    waits_for_closures_ = false;
+    if (stage_ != Stage::kUp) return false;
+  }
+  pump();
+  return true;
+}
+
+void WorkerLink::pump() {
+  for (;;) {
+    Order order;
+    {
+      MutexLock lock(mutex_);
+      if (stage_ != Stage::kUp || registering_) return;
+      if (next_.empty()) {
+        if (in_flight_.size() >= kBatchesInFlight || waits_for_closures_) return;
+        next_ = context_->queue->take(shared_from_this(), kBatchTime, kMostClosures);
+        waits_for_closures_ = next_.empty();
+        if (waits_for_closures_) return;
+      }
+      order.life = life_;
+      for (const ClosurePtr& closure : next_) {
+        if (!programs_.contains(closure->program->id)) order.missing = closure->program;
+      }
+      registering_ = order.missing != nullptr;
+      if (!registering_) {
+        order.batch = next_batch_++;
+        order.closures = in_flight_[order.batch] = std::exchange(next_, {});
+      }
+      order.options = call_options(after(registering_ ? kRegisterTime : kRunTime));
+      watch_life();
+    }
+    // Outside of the lock: a call that cannot be made calls back in place.
+    if (order.missing != nullptr) return register_missing(order);
+    send(order);
+  }
+}
+
+void WorkerLink::register_missing(const Order& order) {
+  channel_->call(kRegisterProgram, order.missing->registration, order.options,
+                 [self = shared_from_this(), life = order.life, id = order.missing->id](
+                     const Response& response) { self->on_registered(life, id, response); });
+}
+
+void WorkerLink::on_registered(Life life, uint32_t program, const Response& response) {
+  std::vector<ClosurePtr> refused;
+  {
+    MutexLock lock(mutex_);
+    if (life != life_) return;
+    registering_ = false;
+    if (response.ok()) {
+      programs_.insert(program);
+    } else {
+      refused = std::exchange(next_, {});
+    }
+  }
+  if (response.ok()) return pump();
+  on_refused(life, std::move(refused), response.status());
+}
+
+void WorkerLink::send(const Order& order) {
+  RunClosuresRequest request;
+  request.set_coordinator(context_->introduction.coordinator());
+  request.set_watermark(context_->queue->watermark());
+  std::vector<at::Tensor> tensors;
+  uint64_t answer_bytes = 0;
+  for (const ClosurePtr& closure : order.closures) {
+    ClosureRequest* added = request.add_closures();
+    added->set_sequence(closure->sequence);
+    added->set_program(closure->program->id);
+    added->set_seed(closure->seed);
+    added->set_step(closure->step);
+    added->set_tensors(append_defined(closure->tensors, tensors, *added->mutable_undefined()));
+    answer_bytes += std::min(closure->program->answer_bytes, kSmallAnswer + 1);
+  }
+  CallOptions options = order.options;
+  options.large_response = answer_bytes > kSmallAnswer;
+  channel_->call(kRunClosures, make_message(request, std::move(tensors)), options,
+                 [self = shared_from_this(), life = order.life, batch = order.batch](
+                     const Response& response) { self->on_answer(life, batch, response); });
+}
+
+void WorkerLink::on_answer(Life life, uint64_t batch, const Response& response) {
+  std::vector<ClosurePtr> closures;
+  {
+    MutexLock lock(mutex_);
+    if (life != life_) return;
+    closures = std::move(in_flight_.extract(batch).mapped());
+    if (response.ok()) failures_ = 0;
+  }
+  auto answer = response.ok() ? parse_body<RunClosuresResponse>(*response)
+                              : absl::StatusOr<RunClosuresResponse>(response.status());
+  if (!answer.ok()) return on_refused(life, std::move(closures), answer.status());
+  if (answer->results_size() != static_cast<int>(closures.size())) {
+    return on_refused(life, std::move(closures),
+                      make_status(ErrorCode::kInternal, "a worker answered for other closures",
+                                  {channel_->task(), ""}));
+  }
+  const Duration cost = std::chrono::microseconds(answer->microseconds()) / closures.size();
+  std::vector<ClosureQueue::Finished> finished;
+  std::vector<ClosurePtr> given_back;
+  std::vector<ClosurePtr> without_server;
+  absl::Status server_error;
+  TensorReader reader(response->tensors);
+  for (int i = 0; i < answer->results_size(); ++i) {
+    ClosurePtr& closure = closures[i];
+    closure->program->note_cost(cost);
+    ClosureOutcome outcome = outcome_of(answer->results(i), reader);
+    if (!outcome.ok() && context_->servers->concerns(outcome.status()) &&
+        ++closure->server_failures < kMostServerFailures) {
+      server_error = outcome.status();
+      without_server.push_back(std::move(closure));
+    } else if (!outcome.ok() && error_code(outcome.status()) == ErrorCode::kCancelled) {
+      given_back.push_back(std::move(closure));  // the worker ends, or the queue cancels them
+    } else {
+      finished.push_back({std::move(closure), std::move(outcome)});
+    }
+  }
+  finish(std::move(finished));
+  context_->queue->put_back(given_back);
+  if (!without_server.empty()) after_server_failure(server_error, std::move(without_server));
+  pump();
+}
+
+// The worker did not run them at all.
+void WorkerLink::on_refused(Life life, std::vector<ClosurePtr> closures,
+                            const absl::Status& error) {
+  if (context_->servers->concerns(error)) {
+    after_server_failure(error, std::move(closures));
+    return pump();
+  }
+  const ErrorCode code = error_code(error);
+  if (says_gone(error) || code == ErrorCode::kNotFound || code == ErrorCode::kCancelled ||
+      code == ErrorCode::kResourceExhausted) {
+    context_->queue->put_back(closures);
+    return lost(life, error);
+  }
+  std::vector<ClosureQueue::Finished> finished;
+  for (ClosurePtr& closure : closures) finished.push_back({std::move(closure), error});
+  finish(std::move(finished));
+  pump();
+}
+
+void WorkerLink::after_server_failure(const absl::Status& error, std::vector<ClosurePtr> closures) {
+  context_->servers->ask(error, [queue = context_->queue, closures = std::move(closures)](bool) {
+    // A lost server has closed the queue, which then cancels them.
+    run_at(after(milliseconds(100)), [queue, closures] { queue->put_back(closures); });
+  });
+}
+
+void WorkerLink::finish(std::vector<ClosureQueue::Finished> finished) {
+  const bool first_error = context_->queue->finish(std::move(finished));
+  const Gate::Pass pass = telling_.enter();
+  if (first_error && pass) on_first_error_();
+}
+
+void WorkerLink::cancel_below(uint64_t sequence) {
+  CallOptions options;
+  {
+    MutexLock lock(mutex_);
+    if (stage_ != Stage::kUp || in_flight_.empty()) return;
+    options = call_options(after(kConnectTime));
+  }
+  CancelClosuresRequest request;
+  request.set_coordinator(context_->introduction.coordinator());
+  request.set_below(sequence);
+  channel_->call(kCancelClosures, make_message(request), options, [](const Response&) {});
+}
+
+// --- losing it ---
+
+void WorkerLink::watch_life() {
+  if (std::exchange(watched_, true)) return;
+  run_at(after(kLifeInterval), [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->ask_life();
+  });
+}
+
+void WorkerLink::ask_life() {
+  Life life;
+  uint64_t incarnation;
+  {
+    MutexLock lock(mutex_);
+    if (stage_ != Stage::kUp || (in_flight_.empty() && next_.empty())) {
+      watched_ = false;
+      return;
+    }
+    life = life_;
+    incarnation = incarnation_;
+  }
+  context_->life_signs->ask(channel_, incarnation, after(kLifePatience),
+                            [self = shared_from_this(), life](const absl::Status& answer) {
+                              if (says_gone(answer)) self->lost(life, answer);
+                              MutexLock lock(self->mutex_);
+                              self->watched_ = false;
+                              if (self->stage_ == Stage::kUp) self->watch_life();
+                            });
+}
+
+// What was under way, to be given back; the next life begins.
+std::vector<ClosurePtr> WorkerLink::begin_next_life(Stage stage, std::stop_source& stop) {
+  std::vector<ClosurePtr> closures;
+  for (const auto& [number, batch] : in_flight_) {
+    closures.insert(closures.end(), batch.begin(), batch.end());
+  }
+  closures.insert(closures.end(), next_.begin(), next_.end());
+  in_flight_.clear();
+  next_.clear();
+  registering_ = false;
+  stage_ = stage;
+  ++life_;
+  stop = std::exchange(stop_, std::stop_source());
+  return closures;
+}
+
+void WorkerLink::lost(Life life, const absl::Status& why) {
+  std::vector<ClosurePtr> closures;
+  std::stop_source stop;
+  Duration delay;
+  {
+    MutexLock lock(mutex_);
+    if (life != life_ || stage_ != Stage::kUp) return;
+    closures = begin_next_life(Stage::kDown, stop);
+    delay = reconnect_delays().delay_before(++failures_ + 1);
+    log_warning(channel_->task(), " is lost, its closures run elsewhere: ", describe(why));
+  }
+  context_->queue->put_back(closures);
+  stop.request_stop();  // a worker that is there after all should not go on
+  connect_after(delay);
+}
+
+void WorkerLink::end() {
+  telling_.close(after(seconds(10)));
+  std::vector<ClosurePtr> closures;
+  std::stop_source stop;
+  CallOptions options{.deadline = after(seconds(2))};
+  bool up;
+  {
+    MutexLock lock(mutex_);
+    up = stage_ == Stage::kUp;
+    options.incarnation = incarnation_;
+    closures = begin_next_life(Stage::kEnded, stop);
+  }
+  context_->queue->put_back(closures);
+  stop.request_stop();
+  if (!up) return;
+  DisconnectCoordinatorRequest request;
+  request.set_coordinator(context_->introduction.coordinator());
+  channel_->call(kDisconnectCoordinator, make_message(request), options, [](const Response&) {});
+}
+
+}  // namespace trireme::internal
