@@ -1,7 +1,7 @@
-"""TensorFlow's parameter servers, as the anchor of bench/compare ps: 2 workers and 2 servers as processes.
+"""TensorFlow's parameter servers and coordinator, as the anchor of bench/compare: 2 workers and 2 servers as processes.
 
-Does what each line of its input says, "pull N", "push N" or "many_small N": N closures, one after the other, and
-answers each line with one of its own. Needs tensorflow-cpu; bench/compare installs it.
+Does what each line of its input says, "pull N", "push N" or "many_small N": N closures, one after the other; "closures N"
+or "update N": N closures at once, empty ones or such as add to a variable. Answers each line with one of its own. Needs tensorflow-cpu; bench/compare installs it.
 """
 import multiprocessing as mp
 import os
@@ -51,6 +51,19 @@ def obey(cluster, with_small):
             shard.assign_add(tf.fill(shard.shape, 0.1))
         return 0
 
+    with tf.device("/job:ps/replica:0/task:0/device:CPU:0"):
+        count = tf.Variable(0, dtype=tf.int64)
+
+    @tf.function
+    def closures():
+        return 0
+
+    @tf.function
+    def update():
+        count.assign_add(1)
+        return 0
+
+    at_once = {"closures": closures, "update": update}
     functions = {"pull": pull, "push": push}
     if with_small:
         small = []
@@ -69,10 +82,14 @@ def obey(cluster, with_small):
 
     print("ready", flush=True)
     for line in sys.stdin:
-        name, count = line.split()
-        for _ in range(int(count)):
-            coordinator.schedule(functions[name])
-            coordinator.join()
+        name, times = line.split()
+        for _ in range(int(times)):
+            if name in at_once:
+                coordinator.schedule(at_once[name])
+            else:
+                coordinator.schedule(functions[name])
+                coordinator.join()
+        coordinator.join()
         print("done", flush=True)
 
 

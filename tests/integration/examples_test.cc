@@ -60,6 +60,11 @@ TEST(NonDistributedSample, PrintsWhatItsPageShows) {
   EXPECT_EQ(printed("non_distributed_sample", {}), shown("non_distributed_sample"));
 }
 
+TEST(DistributedSample, PrintsWhatItsPageShows) {
+  ASSERT_NE(shown("distributed_sample"), "");
+  EXPECT_EQ(printed("distributed_sample", {}), shown("distributed_sample"));
+}
+
 TEST(ScheduledClosures, PrintsWhatItsPageShows) {
   ASSERT_NE(shown("scheduled_closures", COORDINATOR_PAGE), "");
   EXPECT_EQ(printed("scheduled_closures", {}), shown("scheduled_closures", COORDINATOR_PAGE));

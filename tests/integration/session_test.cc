@@ -1,4 +1,5 @@
 // Sessions over real servers in this process: what runs where, what is shared, what is freed.
+#include "trireme/ps/parameter_servers.h"
 #include "trireme/runtime/session.h"
 
 #include <gmock/gmock.h>
@@ -202,6 +203,18 @@ TEST(Session, StrictPlacementRefusesDevicesThatAreNotThere) {
                 });
               }).what(),
               HasSubstr("does not exist; /job:worker/task:0 has /job:worker/task:0/cpu:0"));
+}
+
+TEST(Session, VariablesOfParameterServersAreNotItsOwn) {
+  InProcessTestCluster cluster;
+  Session session(cluster.target(kMaster));
+  const ParameterServers servers(cluster.spec());
+  const auto scope = servers.scope();
+  const Variable v("shared", torch::zeros({}));
+  const auto f = function("f", [&] { return v.read() + 1; });
+  EXPECT_THAT(error_of([&] { session.run(f); }).what(),
+              HasSubstr("function 'f': its variable 'shared' is on parameter servers"));
+  EXPECT_EQ(f().item<float>(), 1);
 }
 
 TEST(Session, ACancelledStepStartsNoFurtherOperator) {

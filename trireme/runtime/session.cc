@@ -39,6 +39,27 @@ std::string address_of(const std::string& target) {
                            "' is not of the form grpc://HOST:PORT, the address of a server"));
 }
 
+// A session reaches what is on devices, not what parameter servers or other workers keep.
+absl::Status check_reachable(const FunctionStep& step) {
+  const Origin origin = {"", absl::StrCat("function '", step.function, "'")};
+  for (const auto& variable : step.variables) {
+    if (variable->home == nullptr) continue;
+    return make_status(ErrorCode::kFailedPrecondition,
+                       absl::StrCat("its variable '", variable->name,
+                                    "' is on parameter servers, which a session does not use; call "
+                                    "the function itself, or let a coordinator schedule it"),
+                       origin);
+  }
+  for (const auto& draw : step.draws) {
+    if (draw.resource == 0) continue;
+    return make_status(ErrorCode::kFailedPrecondition,
+                       absl::StrCat("its argument ", draw.argument,
+                                    " is an iterator on a worker; let a coordinator schedule it"),
+                       origin);
+  }
+  return absl::OkStatus();
+}
+
 // Tells graphs apart: two hashes of all that a graph is.
 using Content = std::pair<size_t, size_t>;
 
@@ -276,6 +297,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
   absl::StatusOr<RegisterGraphResponse> register_graph(const FunctionStep& step, uint64_t number,
                                                        Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(registering_) {
+    TRIREME_RETURN_IF_ERROR(check_reachable(step));
     TRIREME_RETURN_IF_ERROR(reopen_if_needed(deadline));
     RegisterGraphRequest request;
     request.set_session(id_);
