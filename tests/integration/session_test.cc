@@ -1,5 +1,4 @@
 // Sessions over real servers in this process: what runs where, what is shared, what is freed.
-#include "trireme/ps/parameter_servers.h"
 #include "trireme/runtime/session.h"
 
 #include <gmock/gmock.h>
@@ -16,6 +15,7 @@
 #include "trireme/graph/device_scope.h"
 #include "trireme/graph/module.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/ps/parameter_servers.h"
 #include "trireme/testing/in_process_test_cluster.h"
 
 namespace trireme {
