@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -68,6 +70,8 @@ class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
   // Calls back once, when all have ended. NOT_FOUND if it does not know a program.
   using Done = absl::AnyInvocable<void(absl::StatusOr<std::vector<ClosureOutcome>>)>;
   void run(std::vector<ClosureCall> closures, uint64_t watermark, std::stop_source stop, Done done);
+  // Whether run() will be over, but for what it waits for, sooner than another thread can be woken.
+  bool is_quick(const std::vector<ClosureCall>& closures);
   void cancel_below(uint64_t sequence);
 
  private:
@@ -77,6 +81,8 @@ class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
     size_t inputs = 0;
     size_t own = 0;  // variables that come with each closure
     bool takes_turns = false;
+    // Of its operators, the last times; none before the first.
+    mutable std::atomic<int64_t> usual_nanoseconds = std::numeric_limits<int64_t>::max();
   };
   class Batch;
   class Run;

@@ -310,14 +310,17 @@ class ClosureService final : public Service {
           {asked.sequence(), asked.program(), asked.seed(), asked.step(), *std::move(tensors)});
     }
     auto answer = std::make_shared<BatchAnswer>(std::move(call));
-    MutexLock lock(mutex_);
-    pools().closures.submit([host = *std::move(host), closures = std::move(closures), answer,
-                             watermark = request.watermark()]() mutable {
+    const bool quick = (*host)->is_quick(closures);
+    auto work = [host = *std::move(host), closures = std::move(closures), answer,
+                 watermark = request.watermark()]() mutable {
       host->run(std::move(closures), watermark, answer->stop(),
                 [answer](absl::StatusOr<std::vector<ClosureOutcome>> outcomes) {
                   answer->respond(outcomes);
                 });
-    });
+    };
+    if (quick) return work();
+    MutexLock lock(mutex_);
+    pools().closures.submit(std::move(work));
   }
 
   void cancel(const CancelClosuresRequest& request, ServerCall call) {
