@@ -19,7 +19,7 @@ using namespace trireme;
 struct Fixture {
   Fixture() {
     set_log_level(LogLevel::kOff);
-    internal::route_grpc_log();
+    internal::prepare_grpc();
     server = value_or_throw(TaskServer::start({.spec = ClusterSpec{{"ps", {port.address()}}},
                                                .task = {"ps", 0},
                                                .services = all_services()}));
