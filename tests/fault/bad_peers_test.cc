@@ -19,6 +19,7 @@
 #include "trireme/rpc/grpc_bridge.h"
 #include "trireme/rpc/temporary_folder.h"
 #include "trireme/testing/process_cluster.h"
+#include "trireme/testing/raw_call.h"
 
 namespace trireme {
 namespace {
@@ -40,23 +41,7 @@ int64_t resident_bytes(pid_t pid) {
 
 absl::Status send_raw(const std::string& address, const std::string& method,
                       const std::string& bytes) {
-  grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + seconds(20));
-  grpc::CompletionQueue queue;
-  grpc::Slice slice(bytes);
-  grpc::ByteBuffer response;
-  grpc::Status status;
-  auto call = stub.PrepareUnaryCall(&context, method, grpc::ByteBuffer(&slice, 1), &queue);
-  call->StartCall();
-  call->Finish(&response, &status, nullptr);
-  void* tag;
-  bool ok;
-  queue.Next(&tag, &ok);
-  queue.Shutdown();
-  while (queue.Next(&tag, &ok)) {
-  }
-  return internal::from_grpc(status);
+  return internal::from_grpc(call_raw(address, method, bytes));
 }
 
 std::string bytes_of(const Prefix& prefix, Message message) {

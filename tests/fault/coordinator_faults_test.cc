@@ -13,6 +13,7 @@
 #include "trireme/graph/function.h"
 #include "trireme/graph/variable.h"
 #include "trireme/testing/process_cluster.h"
+#include "trireme/testing/setting.h"
 
 namespace trireme {
 namespace {
@@ -21,10 +22,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using torch::Tensor;
 
-int hurts() {
-  const char* text = std::getenv("TRIREME_HURTS");
-  return text == nullptr ? 4 : std::atoi(text);
-}
+const int64_t kHurts = setting("TRIREME_HURTS", 4);
 
 const TaskId kWorker0{"worker", 0}, kWorker1{"worker", 1}, kPs0{"ps", 0}, kPs1{"ps", 1};
 
@@ -101,7 +99,7 @@ TEST_F(CoordinatorFaults, AWorkerKilledInMidRun) {
 TEST_F(CoordinatorFaults, WorkersKilledFrozenAndStartedAgainAtRandom) {
   std::mt19937 random(11);
   wait_for_progress();
-  for (int i = 0; i < hurts(); ++i) {
+  for (int i = 0; i < kHurts; ++i) {
     const TaskId worker{"worker", static_cast<int>(random() % 2)};
     schedule(1000);
     if (random() % 2 == 0) {

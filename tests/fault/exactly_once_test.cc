@@ -10,6 +10,7 @@
 #include "trireme/rpc/fault_injector.h"
 #include "trireme/rpc/server.h"
 #include "trireme/testing/counter_service.h"
+#include "trireme/testing/setting.h"
 #include "trireme/testing/tcp_proxy.h"
 
 namespace trireme {
@@ -19,13 +20,8 @@ using std::chrono::milliseconds;
 using std::chrono::minutes;
 using std::chrono::seconds;
 
-int from_environment(const char* name, int otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::atoi(text);
-}
-
-const int kSeeds = from_environment("TRIREME_SEEDS", 2);
-const int kIncrements = from_environment("TRIREME_INCREMENTS", 100000);
+const int64_t kSeeds = setting("TRIREME_SEEDS", 2);
+const int64_t kIncrements = setting("TRIREME_INCREMENTS", 100000);
 constexpr int kInFlight = 512;
 
 struct Counted {
@@ -108,7 +104,7 @@ TEST_P(ExactlyOnce, AlsoOverConnectionsThatBreak) {
   EXPECT_GT(proxy.cuts(), 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, ExactlyOnce, testing::Range(1, kSeeds + 1));
+INSTANTIATE_TEST_SUITE_P(Seeds, ExactlyOnce, testing::Range<int>(1, static_cast<int>(kSeeds) + 1));
 
 }  // namespace
 }  // namespace trireme

@@ -17,6 +17,7 @@
 #include "trireme/ps/ps_client.h"
 #include "trireme/ps/variable_list.h"
 #include "trireme/rpc/temporary_folder.h"
+#include "trireme/testing/setting.h"
 
 namespace trireme {
 namespace {
@@ -29,11 +30,6 @@ constexpr int kServers = 4;
 // Of all shards together. A bit for each update above the watermark, and eight batches are under
 // way.
 constexpr uint64_t kMostRecordBytes = 1 << 20;
-
-uint64_t updates() {
-  const char* text = std::getenv("TRIREME_UPDATES");
-  return text == nullptr ? 16000 : std::stoull(text);
-}
 
 // Updates that one worker does, and another one again if that one dies.
 struct Batch {
@@ -136,7 +132,7 @@ class PushTest : public testing::Test {
 };
 
 TEST_F(PushTest, EveryUpdateIsAppliedOnce) {
-  const uint64_t total = updates();
+  const uint64_t total = setting("TRIREME_UPDATES", 16000);
   const uint64_t most_records = run(total);
   std::vector<bool> sent(total), acknowledged(total);
   for (const std::string& ledger : ledgers_) {

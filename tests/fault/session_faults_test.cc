@@ -14,7 +14,9 @@
 #include "trireme/rpc/port_reservation.h"
 #include "trireme/runtime/session.h"
 #include "trireme/server/services.h"
+#include "trireme/testing/error_of.h"
 #include "trireme/testing/process_cluster.h"
+#include "trireme/testing/setting.h"
 
 namespace trireme {
 namespace {
@@ -23,10 +25,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using torch::Tensor;
 
-int hurts() {
-  const char* text = std::getenv("TRIREME_HURTS");
-  return text == nullptr ? 4 : std::atoi(text);
-}
+const int64_t kHurts = setting("TRIREME_HURTS", 4);
 
 // A step that hops over all three workers a hundred times.
 Function<Tensor(const Tensor&)> long_step(int hops) {
@@ -41,26 +40,6 @@ Function<Tensor(const Tensor&)> long_step(int hops) {
                   {.check_capture = false});
 }
 
-Error error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error;
-  }
-  return Error(ErrorCode::kOk, "no error");
-}
-
-void expect_nothing_left(TestCluster& cluster) {
-  for (const TaskId& task : cluster.spec().all_tasks()) {
-    uint64_t left = 1;
-    for (const Time limit = after(seconds(20)); Clock::real().now() < limit && left > 0;) {
-      const auto counters = cluster.describe(task).counters;
-      left = counters.at("steps_active") + counters.at("step_values_waiting");
-    }
-    EXPECT_EQ(left, 0u) << task << " keeps something of a step";
-  }
-}
-
 TEST(SessionFaults, ATaskLostInMidStepIsNamedAndTheSessionGoesOn) {
   constexpr auto kTimeout = seconds(20);
   ProcessCluster cluster({{.workers = 3, .ps = 0}});
@@ -73,7 +52,7 @@ TEST(SessionFaults, ATaskLostInMidStepIsNamedAndTheSessionGoesOn) {
       std::chrono::duration_cast<std::chrono::microseconds>(Clock::real().now() - begin).count();
   std::mt19937 random(7);
   int interrupted = 0;
-  for (int i = 0; i < hurts(); ++i) {
+  for (int i = 0; i < kHurts; ++i) {
     const TaskId task = {"worker", static_cast<int>(random() % 3)};
     const bool freeze = random() % 2 == 0;
     std::optional<Error> error;
@@ -103,9 +82,9 @@ TEST(SessionFaults, ATaskLostInMidStepIsNamedAndTheSessionGoesOn) {
     if (second.code() != ErrorCode::kOk) {
       EXPECT_TRUE(session.run(step, x).equal(expected)) << second.what();
     }
-    expect_nothing_left(cluster);
+    cluster.wait_until_no_steps();
   }
-  EXPECT_EQ(interrupted, hurts());
+  EXPECT_EQ(interrupted, kHurts);
 }
 
 TEST(SessionFaults, LostRepeatedAndLateCallsDoNotShow) {

@@ -14,6 +14,7 @@
 #include "trireme/rpc/grpc_bridge.h"
 #include "trireme/rpc/temporary_folder.h"
 #include "trireme/testing/process_cluster.h"
+#include "trireme/testing/raw_call.h"
 
 namespace trireme {
 namespace {
@@ -29,24 +30,11 @@ const TaskId kWorker = {"worker", 0};
 absl::StatusOr<Prefix> send_end_job(const std::string& address,
                                     std::shared_ptr<grpc::ChannelCredentials> credentials,
                                     const Prefix& prefix) {
-  grpc::GenericStub stub(grpc::CreateChannel(address, std::move(credentials)));
   auto writer = value_or_throw(MessageWriter::make(prefix, {}));
   grpc::ByteBuffer response;
-  grpc::Status status;
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + seconds(10));
-  grpc::CompletionQueue queue;
-  auto call = stub.PrepareUnaryCall(
-      &context, "/trireme.Server/EndJob",
-      internal::to_byte_buffer(writer.next_frame(writer.bytes_left())), &queue);
-  call->StartCall();
-  call->Finish(&response, &status, nullptr);
-  void* tag;
-  bool ok;
-  queue.Next(&tag, &ok);
-  queue.Shutdown();
-  while (queue.Next(&tag, &ok)) {
-  }
+  const grpc::Status status =
+      call_raw(address, std::move(credentials), "/trireme.Server/EndJob",
+               internal::to_byte_buffer(writer.next_frame(writer.bytes_left())), &response);
   if (!status.ok()) return internal::from_grpc(status);
   MessageReader reader({});
   TRIREME_RETURN_IF_ERROR(internal::read_frame(response, reader));

@@ -16,6 +16,7 @@
 #include "trireme/graph/module.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/ps/parameter_servers.h"
+#include "trireme/testing/error_of.h"
 #include "trireme/testing/in_process_test_cluster.h"
 
 namespace trireme {
@@ -27,30 +28,6 @@ using testing::HasSubstr;
 using torch::Tensor;
 
 const TaskId kMaster = {"worker", 0};
-
-Error error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error;
-  }
-  return Error(ErrorCode::kOk, "no error");
-}
-
-// No task holds anything of a step, now or soon.
-void expect_nothing_left(TestCluster& cluster) {
-  for (const TaskId& task : cluster.spec().all_tasks()) {
-    uint64_t steps = 1, values = 1;
-    for (const Time limit = after(seconds(10));
-         Clock::real().now() < limit && steps + values > 0;) {
-      const auto counters = cluster.describe(task).counters;
-      steps = counters.at("steps_active");
-      values = counters.at("step_values_waiting");
-    }
-    EXPECT_EQ(steps, 0u) << task;
-    EXPECT_EQ(values, 0u) << task;
-  }
-}
 
 TEST(Session, RunsOperatorsWhereTheyArePinned) {
   InProcessTestCluster cluster;
@@ -73,7 +50,7 @@ TEST(Session, RunsOperatorsWhereTheyArePinned) {
     EXPECT_EQ(cluster.describe(task).counters.at("step_operators_run"), 1u) << task;
   }
   EXPECT_EQ(cluster.describe({"ps", 1}).counters.at("step_operators_run"), 0u);
-  expect_nothing_left(cluster);
+  cluster.wait_until_no_steps();
 }
 
 TEST(Session, ReplaysAFunctionWithManySteps) {
@@ -179,7 +156,7 @@ TEST(Session, ErrorsNameTaskAndOperator) {
   EXPECT_THAT(error.what(), HasSubstr("operator 'aten::index_select'"));
   // The session goes on.
   EXPECT_EQ(session.run(f, torch::ones({3}), torch::tensor({2})).item<float>(), 2);
-  expect_nothing_left(cluster);
+  cluster.wait_until_no_steps();
 
   EXPECT_THAT(error_of([&] {
                 session.run([] {
@@ -261,7 +238,7 @@ TEST(Session, ACancelledStepStartsNoFurtherOperator) {
     EXPECT_GT(at_100_ms, before);
     EXPECT_LT(at_400_ms, before + one_step) << "the step came to its end";
     EXPECT_EQ(step.get().code(), ErrorCode::kCancelled);
-    expect_nothing_left(cluster);
+    cluster.wait_until_no_steps();
     return at_400_ms == at_100_ms;
   };
   EXPECT_TRUE(cancel_in_mid_step() || cancel_in_mid_step() || cancel_in_mid_step());
@@ -342,7 +319,7 @@ TEST(Session, ManySessionsOfManyClientsAtOnce) {
   std::vector<std::future<Tensor>> results;
   for (auto& session : sessions) results.push_back(session->start(f, torch::tensor({1, 2})));
   for (auto& result : results) EXPECT_EQ(result.get()[1].item<int64_t>(), 6);
-  expect_nothing_left(cluster);
+  cluster.wait_until_no_steps();
 }
 
 struct Net : torch::nn::Module {
@@ -402,7 +379,7 @@ TEST(Session, TrainsANetOverThreeTasksAsOneTaskWould) {
   for (size_t i = 0; i < expected.size(); ++i) {
     EXPECT_NEAR(got[i], expected[i], 1e-6 * expected[i]) << "step " << i;
   }
-  expect_nothing_left(cluster);
+  cluster.wait_until_no_steps();
 }
 
 }  // namespace

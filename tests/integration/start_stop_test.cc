@@ -13,14 +13,10 @@
 
 #include "tests/integration/commands.h"
 #include "trireme/testing/in_process_test_cluster.h"
+#include "trireme/testing/setting.h"
 
 namespace trireme {
 namespace {
-
-int times(const char* variable, int otherwise) {
-  const char* text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::atoi(text);
-}
 
 int count_files(const char* folder) {
   int count = 0;
@@ -76,7 +72,7 @@ void expect_nothing_left(const Holdings& before, int round) {
 }
 
 TEST(StartStop, InProcess) {
-  const int rounds = times("TRIREME_STARTS_IN_PROCESS", 3);
+  const int64_t rounds = setting("TRIREME_STARTS_IN_PROCESS", 3);
   // The first round makes what a process has once: the threads that complete calls, gRPC's own.
   { InProcessTestCluster().wait_until_up(); }
   const Holdings before;
@@ -95,7 +91,7 @@ TEST(StartStop, InProcess) {
 }
 
 TEST(StartStop, AsProcesses) {
-  const int rounds = times("TRIREME_STARTS_AS_PROCESSES", 2);
+  const int64_t rounds = setting("TRIREME_STARTS_AS_PROCESSES", 2);
   std::optional<Holdings> before;
   for (int round = 1; round <= rounds; ++round) {
     std::vector<pid_t> pids;

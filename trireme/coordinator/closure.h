@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "trireme/base/clock.h"
+#include "trireme/base/usual_time.h"
 #include "trireme/graph/plan.h"
 #include "trireme/rpc/message.h"
 
@@ -27,16 +28,9 @@ struct ClosureProgram {
   std::vector<uint32_t> own;  // those of its variables that travel with each closure
   uint64_t answer_bytes = 0;
 
-  // How long a closure of it takes a worker, by those that have run. Thread-safe.
-  Duration cost() const { return std::chrono::nanoseconds(nanoseconds_.load()); }
-  void note_cost(Duration measured) const {
-    const int64_t now = std::chrono::nanoseconds(measured).count(), before = nanoseconds_.load();
-    nanoseconds_.store((3 * before + now) / 4);
-  }
-
- private:
-  // At first as long as a batch may last, so that the first ones run alone.
-  mutable std::atomic<int64_t> nanoseconds_ = 1'000'000;
+  // Of a closure on a worker. At first as long as a batch may last, so that the first ones run
+  // alone.
+  mutable UsualTime cost{std::chrono::milliseconds(1)};
 };
 
 using ClosureOutcome = absl::StatusOr<std::vector<at::Tensor>>;

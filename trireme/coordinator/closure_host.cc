@@ -118,16 +118,8 @@ class ClosureHost::Run : public std::enable_shared_from_this<Run> {
     const auto ran = try_call(
         [&] { throw_if_error(run_.run(std::move(pulled), {.stop = batch_->stop.get_token()})); });
     if (!ran.ok()) return end(ran);
-    note_time(Clock::real().now() - begin);
+    program_->usual_time.note(Clock::real().now() - begin);
     push(0);
-  }
-
-  // A quarter of the newest: one slow time among many says little.
-  void note_time(std::chrono::nanoseconds time) {
-    const int64_t before = program_->usual_nanoseconds;
-    program_->usual_nanoseconds = before == std::numeric_limits<int64_t>::max()
-                                      ? time.count()
-                                      : before - before / 4 + time.count() / 4;
   }
 
   void push(size_t round) {
@@ -234,16 +226,14 @@ void ClosureHost::run(std::vector<ClosureCall> closures, uint64_t watermark, std
 }
 
 bool ClosureHost::is_quick(const std::vector<ClosureCall>& closures) {
-  constexpr int64_t kQuick = 50'000;
-  int64_t sum = 0;
+  constexpr Duration kQuick = std::chrono::microseconds(50);
+  Duration sum{};
   MutexLock lock(mutex_);
   for (const ClosureCall& closure : closures) {
     const auto found = programs_.find(closure.program);
-    if (found == programs_.end()) return true;
-    const int64_t usual = found->second->usual_nanoseconds;
-    if (usual > kQuick || (sum += usual) > kQuick) return false;
+    if (found != programs_.end()) sum += found->second->usual_time.get();
   }
-  return true;
+  return sum <= kQuick;
 }
 
 void ClosureHost::enter(std::shared_ptr<Run> run) {

@@ -1,9 +1,7 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "trireme/base/executor.h"
 #include "trireme/base/mutex.h"
+#include "trireme/base/usual_time.h"
 #include "trireme/coordinator/closure.h"
 #include "trireme/ps/step_program.h"
 
@@ -81,8 +80,7 @@ class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
     size_t inputs = 0;
     size_t own = 0;  // variables that come with each closure
     bool takes_turns = false;
-    // Of its operators, the last times; none before the first.
-    mutable std::atomic<int64_t> usual_nanoseconds = std::numeric_limits<int64_t>::max();
+    mutable UsualTime usual_time{std::chrono::milliseconds(1)};  // of its operators
   };
   class Batch;
   class Run;

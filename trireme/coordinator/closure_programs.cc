@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/coordinator/closures.pb.h"
@@ -16,14 +15,6 @@ namespace {
 Error refused(const FunctionStep& step, std::string why) {
   return Error(ErrorCode::kInvalidArgument, std::move(why),
                {"", absl::StrCat("function '", step.function, "'")});
-}
-
-std::pair<size_t, size_t> content_of(const Message& registration) {
-  std::string bytes = registration.body;
-  for (const at::Tensor& tensor : registration.tensors) {
-    bytes.append(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
-  }
-  return {std::hash<std::string>()(bytes), absl::HashOf(bytes)};
 }
 
 }  // namespace
@@ -47,26 +38,27 @@ std::shared_ptr<const ClosureProgram> ClosurePrograms::program_of(const Function
   MutexLock lock(mutex_);
   const auto found = by_plan_.find(step.plan.get());
   if (found != by_plan_.end()) return found->second.second;
-  std::shared_ptr<ClosureProgram> made = make_program(step);
-  std::shared_ptr<const ClosureProgram>& program = by_content_[content_of(made->registration)];
+  auto made = std::make_shared<ClosureProgram>();
+  RegisterProgramRequest request = describe(step, *made);
+  std::vector<at::Tensor> constants = constant_rows(*step.plan->graph);
+  std::shared_ptr<const ClosureProgram>& program =
+      by_content_[content_of(request.SerializeAsString(), constants)];
   if (program == nullptr) {
     made->id = next_id_++;
-    RegisterProgramRequest request;
-    request.ParseFromString(made->registration.body);
     request.set_program(made->id);
-    made->registration.body = request.SerializeAsString();
+    made->registration = make_message(request, std::move(constants));
     program = std::move(made);
   }
   by_plan_[step.plan.get()] = {step.plan, program};
   return program;
 }
 
-std::shared_ptr<ClosureProgram> ClosurePrograms::make_program(const FunctionStep& step) {
-  auto program = std::make_shared<ClosureProgram>();
-  program->function = step.function;
-  program->plan = step.plan;
+RegisterProgramRequest ClosurePrograms::describe(const FunctionStep& step,
+                                                 ClosureProgram& program) const {
+  program.function = step.function;
+  program.plan = step.plan;
   const auto& def = step.plan->graph->def;
-  program->answer_bytes = bytes_of(def, {def.outputs().begin(), def.outputs().end()});
+  program.answer_bytes = bytes_of(def, {def.outputs().begin(), def.outputs().end()});
   RegisterProgramRequest request;
   request.set_coordinator(coordinator_);
   *request.mutable_def() = def;
@@ -85,7 +77,7 @@ std::shared_ptr<ClosureProgram> ClosurePrograms::make_program(const FunctionStep
                                          "', which is in the program's own memory, where closures "
                                          "cannot reach it; make it in the strategy's scope"));
       }
-      program->own.push_back(static_cast<uint32_t>(i));
+      program.own.push_back(static_cast<uint32_t>(i));
       continue;
     }
     if (record.home != home_) {
@@ -100,8 +92,7 @@ std::shared_ptr<ClosureProgram> ClosurePrograms::make_program(const FunctionStep
       added->set_server(static_cast<uint32_t>(shard.server));
     }
   }
-  program->registration = make_message(request, constant_rows(*step.plan->graph));
-  return program;
+  return request;
 }
 
 }  // namespace trireme::internal

@@ -9,7 +9,9 @@
 
 #include "trireme/base/mutex.h"
 #include "trireme/coordinator/closure.h"
+#include "trireme/coordinator/closures.pb.h"
 #include "trireme/graph/function.h"
+#include "trireme/graph/graph_file.h"
 #include "trireme/ps/parameter_server_home.h"
 
 namespace trireme::internal {
@@ -27,7 +29,8 @@ class ClosurePrograms {
 
  private:
   std::shared_ptr<const ClosureProgram> program_of(const FunctionStep& step);
-  std::shared_ptr<ClosureProgram> make_program(const FunctionStep& step);
+  // Fills in what the step says of its program, but for its id and its registration.
+  RegisterProgramRequest describe(const FunctionStep& step, ClosureProgram& program) const;
 
   const uint64_t coordinator_;
   const std::shared_ptr<ParameterServerHome> home_;
@@ -37,8 +40,7 @@ class ClosurePrograms {
   std::unordered_map<const Plan*,
                      std::pair<std::shared_ptr<const Plan>, std::shared_ptr<const ClosureProgram>>>
       by_plan_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::pair<size_t, size_t>, std::shared_ptr<const ClosureProgram>> by_content_
-      ABSL_GUARDED_BY(mutex_);
+  std::map<Content, std::shared_ptr<const ClosureProgram>> by_content_ ABSL_GUARDED_BY(mutex_);
   uint32_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
 };
 

@@ -41,7 +41,7 @@ std::vector<ClosurePtr> ClosureQueue::take(const std::shared_ptr<ClosureTaker>& 
   uint64_t bytes = 0;
   MutexLock lock(mutex_);
   while (!queued_.empty() && taken.size() < most && bytes < kBatchBytes) {
-    sum += queued_.front()->program->cost();
+    sum += queued_.front()->program->cost.get();
     if (!taken.empty() && sum > lasting) break;
     taken.push_back(std::move(queued_.front()));
     bytes += taken.back()->bytes();

@@ -57,7 +57,7 @@ TEST_F(ClosureQueueTest, ClosuresAreTakenInOrderAndWhatIsPutBackComesFirst) {
 }
 
 TEST_F(ClosureQueueTest, ABatchLastsAboutAsLongAsAsked) {
-  for (int i = 0; i < 64; ++i) program_->note_cost(milliseconds(10));
+  for (int i = 0; i < 64; ++i) program_->cost.note(milliseconds(10));
   const auto a = put(), b = put(), c = put();
   EXPECT_EQ(queue_.take(taker_, milliseconds(25), 10).size(), 2u);
   EXPECT_EQ(queue_.take(taker_, milliseconds(1), 10).size(), 1u);

@@ -13,40 +13,6 @@
 namespace trireme {
 namespace internal {
 
-uint32_t append_defined(const std::vector<at::Tensor>& list, std::vector<at::Tensor>& message,
-                        Places& undefined) {
-  for (size_t i = 0; i < list.size(); ++i) {
-    if (list[i].defined()) {
-      message.push_back(list[i]);
-    } else {
-      undefined.Add(static_cast<uint32_t>(i));
-    }
-  }
-  return static_cast<uint32_t>(list.size());
-}
-
-absl::StatusOr<std::vector<at::Tensor>> TensorReader::next(uint32_t count,
-                                                           const Places& undefined) {
-  const size_t empty = static_cast<size_t>(undefined.size());
-  if (empty > count || count - empty > tensors_.size() - next_) {
-    return make_status(ErrorCode::kInvalidArgument, "it names more tensors than came with it");
-  }
-  std::vector<at::Tensor> list;
-  auto gap = undefined.begin();
-  for (uint32_t i = 0; i < count; ++i) {
-    if (gap != undefined.end() && *gap == i) {
-      ++gap;
-      list.emplace_back();
-    } else if (next_ < tensors_.size()) {
-      list.push_back(tensors_[next_++]);
-    } else {
-      break;
-    }
-  }
-  if (list.size() == count && gap == undefined.end()) return list;
-  return make_status(ErrorCode::kInvalidArgument, "its undefined tensors are out of order");
-}
-
 void set_outcome(const ClosureOutcome& outcome, ClosureResult& result,
                  std::vector<at::Tensor>& message) {
   if (outcome.ok()) {
@@ -302,7 +268,7 @@ class ClosureService final : public Service {
     auto host = host_of(request.coordinator());
     if (!host.ok()) return call.respond(host.status());
     std::vector<ClosureCall> closures;
-    internal::TensorReader reader(call.request().tensors);
+    internal::TensorReader reader(std::move(call.request().tensors));
     for (const ClosureRequest& asked : request.closures()) {
       auto tensors = reader.next(asked.tensors(), asked.undefined());
       if (!tensors.ok()) return call.respond(tensors.status());

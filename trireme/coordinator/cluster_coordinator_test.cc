@@ -10,6 +10,7 @@
 #include "trireme/graph/function.h"
 #include "trireme/graph/variable.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/testing/error_of.h"
 #include "trireme/testing/in_process_test_cluster.h"
 
 namespace trireme {
@@ -19,15 +20,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 using torch::Tensor;
-
-Error error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error;
-  }
-  return Error(ErrorCode::kOk, "no error");
-}
 
 class CoordinatorTest : public testing::Test {
  protected:

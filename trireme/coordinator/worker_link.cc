@@ -229,7 +229,7 @@ void WorkerLink::on_answer(Life life, uint64_t batch, const Response& response) 
   TensorReader reader(response->tensors);
   for (int i = 0; i < answer->results_size(); ++i) {
     ClosurePtr& closure = closures[i];
-    closure->program->note_cost(cost);
+    closure->program->cost.note(cost);
     ClosureOutcome outcome = outcome_of(answer->results(i), reader);
     if (!outcome.ok() && context_->servers->concerns(outcome.status()) &&
         ++closure->server_failures < kMostServerFailures) {

@@ -18,6 +18,7 @@
 #include "trireme/graph/plan.h"
 #include "trireme/graph/replay.h"
 #include "trireme/graph/variable.h"
+#include "trireme/testing/error_of.h"
 
 namespace trireme {
 namespace {
@@ -26,16 +27,6 @@ using at::Tensor;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-template <typename F>
-Error error_of(const F& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error;
-  }
-  return Error(ErrorCode::kOk, "no error");
-}
 
 Variable number(const std::string& name) {
   return Variable(name, at::zeros({}, at::kLong), {.trainable = false});

@@ -6,8 +6,11 @@
 
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <sstream>
+#include <string_view>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/tensor/codec.h"
@@ -95,6 +98,17 @@ absl::StatusOr<std::shared_ptr<const GraphData>> assemble_graph(proto::GraphDef 
   graph->constants = std::move(rows);
   TRIREME_RETURN_IF_ERROR(shape_constants(graph->def, graph->constants));
   return std::shared_ptr<const GraphData>(std::move(graph));
+}
+
+Content content_of(const std::string& body, const std::vector<at::Tensor>& tensors) {
+  Content content{std::hash<std::string_view>()(body), absl::HashOf(body)};
+  for (const at::Tensor& tensor : tensors) {
+    const std::string_view bytes(static_cast<const char*>(tensor.const_data_ptr()),
+                                 tensor.nbytes());
+    content = {absl::HashOf(content.first, std::hash<std::string_view>()(bytes)),
+               absl::HashOf(content.second, bytes)};
+  }
+  return content;
 }
 
 absl::StatusOr<std::string> encode_graph(const GraphData& graph) {

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,6 +22,10 @@ namespace trireme::internal {
 std::vector<at::Tensor> constant_rows(const GraphData& graph);
 absl::StatusOr<std::shared_ptr<const GraphData>> assemble_graph(proto::GraphDef def,
                                                                 std::vector<at::Tensor> rows);
+
+// Tells what travels apart: two hashes of a body and of the contiguous tensors beside it.
+using Content = std::pair<size_t, size_t>;
+Content content_of(const std::string& body, const std::vector<at::Tensor>& tensors);
 
 absl::StatusOr<std::string> encode_graph(const GraphData& graph);
 // Reads bytes that anybody may have written. What it returns still has to be compiled.

@@ -46,8 +46,8 @@ class Placer {
  private:
   VariableLayout cut(const VariableSpec& variable) const;
 
-  const Placement placement_;
-  const Partitioner partitioner_;
+  Placement placement_;
+  Partitioner partitioner_;
   std::vector<int64_t> bytes_;
   int next_ = 0;  // of round-robin
 };

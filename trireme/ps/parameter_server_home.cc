@@ -22,6 +22,11 @@ struct AtHome {
   std::optional<PsVariable> variable;
 };
 
+// After make_new_ones().
+const PsVariable& made(const VariableRecord& variable) {
+  return *static_cast<const AtHome*>(variable.at_home.get())->variable;
+}
+
 }  // namespace
 
 ParameterServerHome::ParameterServerHome(std::unique_ptr<PsClient> client, Placer placer)
@@ -53,19 +58,21 @@ void ParameterServerHome::make_new_ones() {
     records.push_back(std::move(record));
   }
   std::vector<PsClient::NewVariable> made;
-  for (VariableLayout& layout : placer_.place(specs)) {
+  Placer placer = placer_;  // if it fails, the next attempt places them as this one does
+  for (VariableLayout& layout : placer.place(specs)) {
     made.push_back({std::move(layout), records[made.size()]->tensor.detach()});
   }
   const auto variables = value_or_throw(client_->create(made));
   for (size_t i = 0; i < records.size(); ++i) {
     static_cast<AtHome*>(records[i]->at_home.get())->variable = variables[i];
   }
+  placer_ = std::move(placer);
   new_.clear();
 }
 
 PsVariable ParameterServerHome::at_home(const VariableRecord& variable) {
   make_new_ones();
-  return *static_cast<const AtHome*>(variable.at_home.get())->variable;
+  return made(variable);
 }
 
 std::vector<std::string> ParameterServerHome::devices(const VariableRecord& variable) {
@@ -147,11 +154,11 @@ std::vector<at::Tensor> ParameterServerHome::run(const FunctionStep& step,
   std::vector<bool> on_servers;
   std::vector<std::optional<PsVariable>> variables;
   std::vector<at::Tensor> own;
+  make_new_ones();
   for (const auto& variable : step.variables) {
     on_servers.push_back(variable->home != nullptr);
     own.push_back(variable->home == nullptr ? variable->tensor : at::Tensor());
-    variables.push_back(variable->home == nullptr ? std::nullopt
-                                                  : std::optional(at_home(*variable)));
+    variables.push_back(variable->home == nullptr ? std::nullopt : std::optional(made(*variable)));
   }
   const auto program = program_of(step, on_servers);
   StepProgramRun run(program, std::move(variables), std::move(own), step.inputs, step.seed,

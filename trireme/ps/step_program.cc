@@ -284,10 +284,17 @@ class Lowering {
     auto graph = std::make_shared<GraphData>(*plan_.graph);
     proto::GraphDef& def = graph->def;
     def.clear_nodes();
+    for (const Value& value : def.values()) {
+      next_storage_ = std::max(next_storage_, value.storage() + 1);
+    }
+    std::map<int, std::vector<int64_t>> copied;  // before each node
+    for (const auto& [id, before] : output_order_) {
+      if (before >= 0) copied[before].push_back(id);
+    }
     std::map<std::pair<int64_t, int>, int64_t> copies;
     for (int i = 0; i < def_.nodes_size(); ++i) {
-      for (const auto& [id, before] : output_order_) {
-        if (before == i) copies[{id, before}] = add_copy(def, id);
+      if (const auto found = copied.find(i); found != copied.end()) {
+        for (int64_t id : found->second) copies[{id, i}] = add_copy(def, id);
       }
       if (dropped_.contains(i)) continue;
       Node& added = *def.add_nodes();
@@ -307,23 +314,17 @@ class Lowering {
     return absl::OkStatus();
   }
 
-  static int64_t add_copy(proto::GraphDef& def, int64_t id) {
+  int64_t add_copy(proto::GraphDef& def, int64_t id) {
     const int64_t copy = def.values_size();
     Value& value = *def.add_values();
     *value.mutable_type() = def.values(static_cast<int>(id)).type();
-    value.set_storage(fresh_storage(def));
+    value.set_storage(next_storage_++);
     Node& clone = *def.add_nodes();
     clone.set_op("aten::clone");
     clone.add_arguments()->set_value(static_cast<uint32_t>(id));
     clone.add_arguments()->set_none(true);
     clone.add_results()->set_value(static_cast<uint32_t>(copy));
     return copy;
-  }
-
-  static uint32_t fresh_storage(const proto::GraphDef& def) {
-    uint32_t largest = 0;
-    for (const Value& value : def.values()) largest = std::max(largest, value.storage());
-    return largest + 1;
   }
 
   // Lets a node read rows that were pulled, each at its own place.
@@ -340,7 +341,7 @@ class Lowering {
       value.set_source(Value::INPUT);
       value.set_index(def.inputs());
       *value.mutable_type() = type;
-      value.set_storage(fresh_storage(def));
+      value.set_storage(next_storage_++);
       def.set_inputs(def.inputs() + 1);
       return id;
     };
@@ -410,6 +411,7 @@ class Lowering {
   // number.
   std::map<std::pair<int64_t, int>, int> outputs_;
   std::vector<std::pair<int64_t, int>> output_order_;
+  uint32_t next_storage_ = 1;  // that no value has
   StepProgram program_;
 };
 

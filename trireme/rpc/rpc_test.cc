@@ -15,6 +15,7 @@
 #include "trireme/rpc/channel.h"
 #include "trireme/rpc/grpc_bridge.h"
 #include "trireme/rpc/server.h"
+#include "trireme/testing/raw_call.h"
 
 namespace trireme {
 namespace {
@@ -350,25 +351,8 @@ TEST(Rpc, AnswersMayComeFromAnotherThread) {
   EXPECT_EQ(right, 200);
 }
 
-// Bytes that no Channel would send.
 grpc::Status send_raw(const std::string& address, const std::string& bytes) {
-  grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + seconds(10));
-  grpc::CompletionQueue queue;
-  grpc::Slice slice(bytes);
-  grpc::ByteBuffer response;
-  grpc::Status status;
-  auto call = stub.PrepareUnaryCall(&context, kEcho.name, grpc::ByteBuffer(&slice, 1), &queue);
-  call->StartCall();
-  call->Finish(&response, &status, nullptr);
-  void* tag;
-  bool ok;
-  queue.Next(&tag, &ok);
-  queue.Shutdown();
-  while (queue.Next(&tag, &ok)) {
-  }
-  return status;
+  return call_raw(address, kEcho.name, bytes);
 }
 
 std::string valid_bytes(const Prefix& prefix) {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/graph/graph_file.h"
+#include "trireme/runtime/crossings.h"
 #include "trireme/runtime/master.h"
 #include "trireme/runtime/session.pb.h"
 #include "trireme/runtime/worker.h"
@@ -33,32 +34,6 @@ StepKey key_of(const StepId& id) {
 template <typename Proto>
 Duration lease_of(const Proto& request) {
   return std::min(milliseconds(request.lease_ms()), milliseconds(std::chrono::hours(25)));
-}
-
-// The tensors of a message with those that are undefined put back in their places.
-absl::StatusOr<std::vector<at::Tensor>> with_undefined(
-    std::vector<at::Tensor> tensors, const google::protobuf::RepeatedField<uint32_t>& undefined) {
-  for (uint32_t place : undefined) {
-    if (place > tensors.size()) {
-      return make_status(ErrorCode::kInvalidArgument, absl::StrCat("an undefined tensor stands at ",
-                                                                   place, " of ", tensors.size()));
-    }
-    tensors.insert(tensors.begin() + place, at::Tensor());
-  }
-  return tensors;
-}
-
-template <typename Proto>
-std::vector<at::Tensor> without_undefined(std::vector<at::Tensor> tensors, Proto& response) {
-  std::vector<at::Tensor> defined;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].defined()) {
-      defined.push_back(std::move(tensors[i]));
-    } else {
-      response.add_undefined_outputs(static_cast<uint32_t>(i));
-    }
-  }
-  return defined;
 }
 
 class GraphService final : public Service {
@@ -171,7 +146,8 @@ class GraphService final : public Service {
   }
 
   void run_step(const RunStepRequest& request, ServerCall call) {
-    auto tensors = with_undefined(std::move(call.request().tensors), request.undefined_inputs());
+    auto tensors =
+        internal::TensorReader(std::move(call.request().tensors)).rest(request.undefined_inputs());
     if (!tensors.ok()) return call.respond(tensors.status());
     internal::StepInputs inputs{*std::move(tensors), request.seed(), request.step(),
                                 after_milliseconds(request.timeout_ms()), request.token()};
@@ -180,7 +156,9 @@ class GraphService final : public Service {
         [call = std::move(call)](absl::StatusOr<std::vector<at::Tensor>> outputs) mutable {
           if (!outputs.ok()) return call.respond(outputs.status());
           RunStepResponse response;
-          std::vector<at::Tensor> tensors = without_undefined(*std::move(outputs), response);
+          std::vector<at::Tensor> tensors;
+          internal::append_defined(*std::move(outputs), tensors,
+                                   *response.mutable_undefined_outputs());
           call.respond(make_message(response, std::move(tensors)));
         });
   }
@@ -213,7 +191,8 @@ class GraphService final : public Service {
   }
 
   void run_part(const RunPartRequest& request, ServerCall call) {
-    auto tensors = with_undefined(std::move(call.request().tensors), request.undefined_inputs());
+    auto tensors =
+        internal::TensorReader(std::move(call.request().tensors)).rest(request.undefined_inputs());
     if (!tensors.ok()) return call.respond(tensors.status());
     internal::PartInputs inputs{*std::move(tensors),
                                 request.seed(),
@@ -224,34 +203,20 @@ class GraphService final : public Service {
                       [call = std::move(call)](absl::StatusOr<PartResult> result) mutable {
                         if (!result.ok()) return call.respond(result.status());
                         RunPartResponse response;
-                        std::vector<at::Tensor> tensors =
-                            without_undefined(std::move(result->outputs), response);
-                        for (CrossingValue& value : result->crossings) {
-                          Crossing* crossing = response.add_crossings();
-                          crossing->set_edge(value.edge);
-                          crossing->set_pieces(static_cast<uint32_t>(value.pieces.size()));
-                          for (at::Tensor& piece : value.pieces) {
-                            tensors.push_back(std::move(piece));
-                          }
-                        }
+                        std::vector<at::Tensor> tensors;
+                        internal::append_defined(std::move(result->outputs), tensors,
+                                                 *response.mutable_undefined_outputs());
+                        internal::append_crossings(std::move(result->crossings),
+                                                   *response.mutable_crossings(), tensors);
                         call.respond(make_message(response, std::move(tensors)));
                       });
   }
 
   void deliver(const DeliverRequest& request, ServerCall call) {
-    std::vector<at::Tensor>& tensors = call.request().tensors;
-    auto tensor = tensors.begin();
-    std::vector<CrossingValue> values;
-    for (const Crossing& crossing : request.crossings()) {
-      if (crossing.pieces() > tensors.end() - tensor) {
-        return call.respond(make_status(ErrorCode::kInvalidArgument,
-                                        "the request names more tensors than it carries"));
-      }
-      CrossingValue& value = values.emplace_back();
-      value.edge = crossing.edge();
-      for (uint32_t i = 0; i < crossing.pieces(); ++i) value.pieces.push_back(std::move(*tensor++));
-    }
-    const absl::Status status = worker_->deliver(key_of(request.id()), std::move(values),
+    internal::TensorReader reader(std::move(call.request().tensors));
+    auto values = internal::read_crossings(request.crossings(), reader);
+    if (!values.ok()) return call.respond(values.status());
+    const absl::Status status = worker_->deliver(key_of(request.id()), *std::move(values),
                                                  after_milliseconds(request.timeout_ms()));
     if (!status.ok()) return call.respond(status);
     call.respond(make_message(DeliverResponse()));

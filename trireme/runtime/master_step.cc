@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/runtime/crossings.h"
 #include "trireme/runtime/session.pb.h"
 
 namespace trireme::internal {
@@ -94,11 +95,7 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
     request.set_oldest(graph_->oldest_step());
     request.set_timeout_ms(milliseconds_until(inputs_.deadline));
     std::vector<at::Tensor> tensors;
-    const std::vector<at::Tensor> all = inputs_of(graph_->parts()[index]);
-    for (size_t i = 0; i < all.size(); ++i) {
-      all[i].defined() ? tensors.push_back(all[i])
-                       : request.add_undefined_inputs(static_cast<uint32_t>(i));
-    }
+    append_defined(inputs_of(graph_->parts()[index]), tensors, *request.mutable_undefined_inputs());
     registered_->channels[index]->call(
         kRunPart, make_message(request, std::move(tensors)),
         {.deadline = inputs_.deadline,
@@ -115,29 +112,12 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
     if (!response.ok()) return response.status();
     TRIREME_ASSIGN_OR_RETURN(const auto answer, parse_body<RunPartResponse>(*response));
     const size_t outputs = graph_->parts()[index].outputs.size();
-    const std::set<uint32_t> undefined(answer.undefined_outputs().begin(),
-                                       answer.undefined_outputs().end());
-    auto tensor = response->tensors.begin();
-    const auto left = [&] { return response->tensors.end() - tensor; };
-    PartResult result;
-    for (uint32_t i = 0; i < outputs; ++i) {
-      if (undefined.contains(i)) {
-        result.outputs.emplace_back();
-      } else if (left() > 0) {
-        result.outputs.push_back(std::move(*tensor++));
-      } else {
-        return make_status(ErrorCode::kInternal, "the answer lacks an output");
-      }
-    }
-    for (const Crossing& crossing : answer.crossings()) {
-      if (crossing.pieces() > left()) {
-        return make_status(ErrorCode::kInternal, "the answer lacks a value");
-      }
-      CrossingValue& value = result.crossings.emplace_back();
-      value.edge = crossing.edge();
-      for (uint32_t i = 0; i < crossing.pieces(); ++i) value.pieces.push_back(std::move(*tensor++));
-    }
-    return result;
+    TensorReader reader(std::move(response->tensors));
+    auto values = reader.next(static_cast<uint32_t>(outputs), answer.undefined_outputs());
+    if (!values.ok()) return make_status(ErrorCode::kInternal, "the answer lacks an output");
+    auto crossings = read_crossings(answer.crossings(), reader);
+    if (!crossings.ok()) return make_status(ErrorCode::kInternal, "the answer lacks a value");
+    return PartResult{*std::move(values), *std::move(crossings)};
   }
 
   void on_part(size_t index, absl::StatusOr<PartResult> result) {

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/graph/random.h"
+#include "trireme/runtime/crossings.h"
 #include "trireme/runtime/peer_channels.h"
 #include "trireme/runtime/session.pb.h"
 #include "trireme/runtime/worker.h"
@@ -14,7 +15,7 @@ namespace {
 constexpr size_t kSmallValue = 256 << 10;
 // Parts that take less than this run on the thread that asks for them: to wake another one takes
 // as long.
-constexpr uint32_t kInlineMicroseconds = 50;
+constexpr Duration kInline = std::chrono::microseconds(50);
 
 size_t bytes_of(const Pieces& pieces) {
   size_t bytes = 0;
@@ -95,7 +96,7 @@ void PartStep::deliver(uint32_t edge, Pieces pieces) {
 }
 
 bool PartStep::runs_at_once() const {
-  return part_->typical_us.load(std::memory_order_relaxed) < kInlineMicroseconds;
+  return part_->usual_time.get() < kInline;
 }
 
 bool PartStep::is_late(Time now) {
@@ -143,10 +144,7 @@ void PartStep::advance() {
     return;
   }
   busy_ += Clock::real().now() - begin;
-  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(busy_).count();
-  const uint32_t typical = part_->typical_us.load(std::memory_order_relaxed);
-  part_->typical_us.store(static_cast<uint32_t>((3 * typical + std::min<int64_t>(us, 1 << 20)) / 4),
-                          std::memory_order_relaxed);
+  part_->usual_time.note(busy_);
   auto outputs = try_call([&] { return run_->outputs(); });
   if (!outputs.ok()) return finish(outputs.status());
   result_.outputs = *std::move(outputs);
@@ -202,12 +200,7 @@ void PartStep::deliver_to(const RegisteredPart::Destination& destination,
   request.mutable_id()->set_number(number_);
   request.set_timeout_ms(milliseconds_until(deadline_));
   std::vector<at::Tensor> tensors;
-  for (CrossingValue& value : values) {
-    Crossing* crossing = request.add_crossings();
-    crossing->set_edge(value.edge);
-    crossing->set_pieces(static_cast<uint32_t>(value.pieces.size()));
-    for (at::Tensor& piece : value.pieces) tensors.push_back(std::move(piece));
-  }
+  append_crossings(std::move(values), *request.mutable_crossings(), tensors);
   {
     MutexLock lock(mutex_);
     ++delivering_;

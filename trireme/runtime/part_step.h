@@ -18,6 +18,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/executor.h"
 #include "trireme/base/mutex.h"
+#include "trireme/base/usual_time.h"
 #include "trireme/graph/part_run.h"
 #include "trireme/observe/metrics.h"
 #include "trireme/rpc/channel.h"
@@ -50,8 +51,8 @@ struct RegisteredPart {
     uint64_t incarnation = 0;
   };
   std::vector<Destination> destinations;
-  // How long a run takes, smoothed: parts that are over at once need no thread of their own.
-  std::atomic<uint32_t> typical_us = 1000;
+  // Of a run: parts that are over at once need no thread of their own.
+  UsualTime usual_time{std::chrono::milliseconds(1)};
 };
 
 struct PartInputs {

@@ -5,7 +5,6 @@
 #include <set>
 #include <unordered_map>
 
-#include "absl/hash/hash.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "trireme/base/ids.h"
@@ -21,6 +20,7 @@
 #include "trireme/runtime/graph_service.h"
 #include "trireme/runtime/peer_channels.h"
 #include "trireme/runtime/session.pb.h"
+#include "trireme/runtime/tensor_lists.h"
 
 namespace trireme {
 namespace {
@@ -58,17 +58,6 @@ absl::Status check_reachable(const FunctionStep& step) {
                        origin);
   }
   return absl::OkStatus();
-}
-
-// Tells graphs apart: two hashes of all that a graph is.
-using Content = std::pair<size_t, size_t>;
-
-Content content_of(const internal::GraphData& graph) {
-  std::string bytes = graph.def.SerializeAsString();
-  for (const at::Tensor& row : internal::constant_rows(graph)) {
-    bytes.append(static_cast<const char*>(row.const_data_ptr()), row.nbytes());
-  }
-  return {std::hash<std::string>()(bytes), absl::HashOf(bytes)};
 }
 
 }  // namespace
@@ -123,7 +112,9 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
       if (auto found = find_known(step.plan.get())) return found;
     }
     MutexLock registering(registering_);
-    const Content content = content_of(*step.plan->graph);
+    const auto& graph = *step.plan->graph;
+    const internal::Content content =
+        internal::content_of(graph.def.SerializeAsString(), internal::constant_rows(graph));
     uint64_t number = 0;
     {
       MutexLock lock(mutex_);
@@ -206,10 +197,11 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     request.set_seed(step.seed);
     request.set_step(step.step);
     std::vector<at::Tensor> tensors;
-    for (size_t i = 0; i < step.inputs.size(); ++i) {
-      step.inputs[i].defined() ? tensors.push_back(step.inputs[i].detach())
-                               : request.add_undefined_inputs(static_cast<uint32_t>(i));
+    std::vector<at::Tensor> inputs;
+    for (const at::Tensor& input : step.inputs) {
+      inputs.push_back(input.defined() ? input.detach() : input);
     }
+    internal::append_defined(std::move(inputs), tensors, *request.mutable_undefined_inputs());
     return make_message(request, std::move(tensors));
   }
 
@@ -224,11 +216,9 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
   absl::StatusOr<std::vector<at::Tensor>> result_of(Response response) {
     if (!response.ok()) return on_error(response.status());
     TRIREME_ASSIGN_OR_RETURN(const auto answer, parse_body<RunStepResponse>(*response));
-    std::vector<at::Tensor> tensors = std::move(response->tensors);
-    for (uint32_t place : answer.undefined_outputs()) {
-      if (place > tensors.size()) return make_status(ErrorCode::kInternal, "an output is missing");
-      tensors.insert(tensors.begin() + place, at::Tensor());
-    }
+    auto tensors =
+        internal::TensorReader(std::move(response->tensors)).rest(answer.undefined_outputs());
+    if (!tensors.ok()) return make_status(ErrorCode::kInternal, "an output is missing");
     return tensors;
   }
 
@@ -418,7 +408,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
                      std::pair<std::shared_ptr<const internal::Plan>, std::shared_ptr<const Known>>>
       plans_ ABSL_GUARDED_BY(mutex_);
   std::list<const internal::Plan*> recent_ ABSL_GUARDED_BY(mutex_);
-  std::map<Content, std::shared_ptr<const Known>> contents_ ABSL_GUARDED_BY(mutex_);
+  std::map<internal::Content, std::shared_ptr<const Known>> contents_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> made_ ABSL_GUARDED_BY(mutex_);  // variables: on which incarnation
   std::set<std::string> warned_ ABSL_GUARDED_BY(mutex_);
 };

@@ -23,21 +23,13 @@
 #include "trireme/runtime/server_service.h"
 #include "trireme/server/in_process_cluster.h"
 #include "trireme/server/services.h"
+#include "trireme/testing/error_of.h"
 
 namespace trireme {
 namespace {
 
 using std::chrono::seconds;
 using testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 absl::StatusOr<Hello> hello(const ClusterSpec& spec, const TaskId& task) {
   Channel channel({.address = spec.address(task), .task = task.to_string()});
@@ -56,17 +48,17 @@ TEST(Server, ServesTheTaskOfItsCluster) {
 }
 
 TEST(Server, SaysWhatIsMissingOrWrong) {
-  EXPECT_EQ(error_of([] {
+  EXPECT_EQ(error_text([] {
               Server server(Cluster(ClusterSpec{{"worker", {"127.0.0.1:2222"}}}));
             }),
             "this process has no task to serve: say which with TF_CONFIG's \"task\" or with "
             "--task_type and --task_index");
-  EXPECT_THAT(error_of([] {
+  EXPECT_THAT(error_text([] {
                 Server server(ClusterSpec{{"worker", {"10.0.0.1:2222"}}}, "worker", 0);
               }),
               HasSubstr("refused to listen on 10.0.0.1:2222"));
   EXPECT_EQ(
-      error_of([] {
+      error_text([] {
         Server server(ClusterSpec{{"worker", {"127.0.0.1:2222"}}}, "worker", 0, {.threads = -1});
       }),
       "threads is -1; it may be 0 or more");
@@ -147,9 +139,9 @@ TEST(Server, RefusesCertificatesThatAreNotItsOwn) {
   const ClusterSpec spec{{"worker", {"127.0.0.1:2222", "127.0.0.1:2223"}}};
   throw_if_error(write_certificates(folder.path(), spec).status());
   EXPECT_THAT(
-      error_of([&] { Server server(spec, "worker", 1, {.certs = folder.path() + "/worker-0"}); }),
+      error_text([&] { Server server(spec, "worker", 1, {.certs = folder.path() + "/worker-0"}); }),
       HasSubstr("is that of /job:worker/task:0; this process is /job:worker/task:1"));
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(error_text([&] {
                 Server server(spec, "worker", 1, {.certs = folder.path(), .insecure = true});
               }),
               HasSubstr("say one of the two"));
@@ -187,7 +179,7 @@ TEST(InProcessCluster, StartsAndStopsAgainAndAgain) {
 }
 
 TEST(InProcessCluster, RefusesAnEmptyOne) {
-  EXPECT_EQ(error_of([] { InProcessCluster cluster({.workers = 0}); }),
+  EXPECT_EQ(error_text([] { InProcessCluster cluster({.workers = 0}); }),
             "an in-process cluster of 0 workers and 0 ps; give at least one task");
 }
 

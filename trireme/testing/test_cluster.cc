@@ -43,6 +43,21 @@ void TestCluster::wait_until_up(const TaskId& task, Time deadline) {
   value_or_throw(status.begin()->second);
 }
 
+void TestCluster::wait_until_no_steps(Time deadline) {
+  for (const TaskId& task : spec().all_tasks()) {
+    for (;;) {
+      const auto counters = describe(task).counters;
+      const uint64_t steps = counters.at("steps_active");
+      const uint64_t values = counters.at("step_values_waiting");
+      if (steps + values == 0) break;
+      if (Clock::real().now() < deadline) continue;
+      throw Error(ErrorCode::kDeadlineExceeded,
+                  absl::StrCat("it keeps ", steps, " steps and ", values, " values of steps"),
+                  {task.to_string(), ""});
+    }
+  }
+}
+
 TaskDescription TestCluster::describe(const TaskId& task) {
   const ClusterStatus status = describe_cluster(only(spec(), task), {.credentials = credentials()});
   return value_or_throw(status.begin()->second);

@@ -52,6 +52,8 @@ class TestCluster {
   // Throws Error, naming those who do not answer in time and what they wrote.
   void wait_until_up(Time deadline = after(std::chrono::seconds(30)));
   void wait_until_up(const TaskId& task, Time deadline = after(std::chrono::seconds(30)));
+  // Until no task keeps anything of a session's step. Throws Error, naming who does.
+  void wait_until_no_steps(Time deadline = after(std::chrono::seconds(10)));
   // What the task says of itself. Throws Error if it does not answer.
   TaskDescription describe(const TaskId& task);
 };
