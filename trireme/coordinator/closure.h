@@ -2,9 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,11 +14,29 @@
 
 #include "absl/status/statusor.h"
 #include "trireme/base/clock.h"
+#include "trireme/base/mutex.h"
 #include "trireme/base/usual_time.h"
+#include "trireme/coordinator/per_worker_values.h"
 #include "trireme/graph/plan.h"
 #include "trireme/rpc/message.h"
 
 namespace trireme::internal {
+
+class WorkerResource;
+struct ClosureProgram;
+
+// Programs that are the same call for elements of other shapes, as far as workers have met such.
+// Thread-safe.
+class ProgramVariants {
+ public:
+  void add(const std::shared_ptr<const ClosureProgram>& program);
+  std::vector<std::shared_ptr<const ClosureProgram>> get() const;
+
+ private:
+  mutable Mutex mutex_;
+  // The last to be added first. Those who made the programs hold them.
+  std::deque<std::weak_ptr<const ClosureProgram>> programs_ ABSL_GUARDED_BY(mutex_);
+};
 
 // A captured function as workers run it. Registered once with each worker that gets closures of it.
 struct ClosureProgram {
@@ -31,6 +50,7 @@ struct ClosureProgram {
   // Of a closure on a worker. At first as long as a batch may last, so that the first ones run
   // alone.
   mutable UsualTime cost{std::chrono::milliseconds(1)};
+  mutable ProgramVariants variants;
 };
 
 using ClosureOutcome = absl::StatusOr<std::vector<at::Tensor>>;
@@ -39,12 +59,27 @@ using ClosureOutcome = absl::StatusOr<std::vector<at::Tensor>>;
 // is run: servers know its pushes by its sequence.
 struct Closure {
   std::shared_ptr<const ClosureProgram> program;
-  std::vector<at::Tensor> tensors;  // inputs, then the program's own variables
+  std::vector<at::Tensor> tensors;  // inputs that no worker draws, then the program's own variables
+  std::vector<std::shared_ptr<WorkerResource>> resources;  // one for each draw of the program
+  std::shared_ptr<const void> shape;                       // of its results
   uint64_t seed = 0;
   uint64_t step = 0;
-  uint64_t sequence = 0;  // given by the queue
-  // Of runs that failed because a parameter server did not do its part; used by who runs it.
-  int server_failures = 0;
+  uint32_t repeat = 1;  // how often a worker runs it
+  std::optional<Time> deadline;
+  uint64_t sequence = 0;  // the first of `repeat`; given by the queue
+  // Gives it a program for elements that a worker has drawn. Captures, on a thread of the user.
+  std::function<void(const DrawnShapes&)> capture_again;
+
+  // Used by who runs it.
+  int server_failures = 0;  // of runs in which a parameter server did not do its part
+  int captures = 0;
+
+  // Of one that will not run any more: gives up what it holds of the user's.
+  void release() {
+    tensors.clear();
+    resources.clear();
+    capture_again = nullptr;
+  }
 
   uint64_t bytes() const {
     uint64_t bytes = 0;
@@ -54,7 +89,9 @@ struct Closure {
 
  private:
   friend class ClosureQueue;
-  std::optional<ClosureOutcome> outcome_;  // under the lock of the queue
+  // Under the lock of the queue.
+  std::optional<ClosureOutcome> outcome_;
+  int worker_ = -1;  // that has it
 };
 
 using ClosurePtr = std::shared_ptr<Closure>;

@@ -1,5 +1,7 @@
 #include "trireme/coordinator/closure_host.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <atomic>
 #include <utility>
@@ -8,6 +10,11 @@
 #include "trireme/base/status.h"
 
 namespace trireme::internal {
+namespace {
+
+constexpr size_t kMostResources = 1024;
+
+}  // namespace
 
 bool EndingExecutor::submit(Work work) {
   MutexLock lock(mutex_);
@@ -31,7 +38,7 @@ class ClosureHost::Batch {
         last_sequence(last),
         stop(std::move(stop)),
         left_(size),
-        outcomes_(size, make_status(ErrorCode::kInternal, "it has not run")),
+        answers_(size),
         done_(std::move(done)) {
     MutexLock lock(this->host->mutex_);
     this->host->batches_.insert(this);
@@ -42,9 +49,9 @@ class ClosureHost::Batch {
     host->batches_.erase(this);
   }
 
-  void set(size_t index, ClosureOutcome outcome) {
-    outcomes_[index] = std::move(outcome);  // each has its own place
-    if (left_.fetch_sub(1) == 1) done_(std::move(outcomes_));
+  void set(size_t index, ClosureAnswer answer) {
+    answers_[index] = std::move(answer);  // each has its own place
+    if (left_.fetch_sub(1) == 1) done_(std::move(answers_));
   }
 
   const std::shared_ptr<ClosureHost> host;
@@ -54,28 +61,44 @@ class ClosureHost::Batch {
 
  private:
   std::atomic<size_t> left_;
-  std::vector<ClosureOutcome> outcomes_;
+  std::vector<ClosureAnswer> answers_;
   Done done_;
 };
 
-// One closure on its way: begin -> pull -> compute -> push of each round -> end.
+// One closure on its way: begin -> draw -> pull -> compute -> push of each round -> end, or begin
+// again if it repeats.
 class ClosureHost::Run : public std::enable_shared_from_this<Run> {
  public:
-  Run(std::shared_ptr<Batch> batch, size_t index, std::shared_ptr<const Program> program,
-      const ClosureCall& call)
+  // `programs`: that of the closure, then its variants.
+  Run(std::shared_ptr<Batch> batch, size_t index,
+      std::vector<std::shared_ptr<const Program>> programs, ClosureCall call,
+      ElementSources sources, std::optional<Kept> kept)
       : batch_(std::move(batch)),
         index_(index),
-        program_(std::move(program)),
-        sequence_(call.sequence),
-        run_(program_->steps, program_->variables, own_variables(call), inputs(call), call.seed,
-             call.step) {}
+        programs_(std::move(programs)),
+        program_(programs_[0].get()),
+        call_(std::move(call)),
+        sources_(std::move(sources)),
+        repetition_(kept ? kept->repetition : 0) {
+    if (kept) draws_.emplace(std::move(kept->draws));
+  }
 
-  const Program& program() const { return *program_; }
+  bool takes_turns() const { return programs_[0]->takes_turns; }
 
   void begin() {
     if (stopped()) return end(cancelled());
+    const Time began = Clock::real().now();
     // LibTorch throws, as for memory that is not there; nothing may escape into the executor.
-    auto pulls = try_call([&] { return value_or_throw(run_.pulls()); });
+    const auto fits = try_call([&] { return draw(); });
+    if (!fits.ok()) return end(fits.status());
+    if (!*fits) return keep_drawn();
+    drawing_ = Clock::real().now() - began;
+    if (program_->native != nullptr) return call_native();
+    auto pulls = try_call([&] {
+      run_.emplace(program_->steps, program_->variables, own_variables(), inputs(), seed(),
+                   call_.step);
+      return value_or_throw(run_->pulls());
+    });
     if (!pulls.ok()) return end(pulls.status());
     if (pulls->empty()) return compute({});
     host().servers_->pull(*std::move(pulls), [self = shared_from_this()](
@@ -99,13 +122,62 @@ class ClosureHost::Run : public std::enable_shared_from_this<Run> {
     return make_status(ErrorCode::kCancelled, "it was cancelled", {host().options_.task, ""});
   }
 
-  std::vector<at::Tensor> inputs(const ClosureCall& call) const {
-    return {call.tensors.begin(), call.tensors.begin() + static_cast<ptrdiff_t>(program_->inputs)};
+  // Each repetition has random numbers of its own, the first those of a closure that runs once.
+  uint64_t seed() const { return call_.seed + repetition_ * 0x9e3779b97f4a7c15; }
+
+  // Whether there is a program for the elements.
+  bool draw() {
+    if (program_->draws.empty()) return true;
+    if (draws_ && draws_->sources() != sources_) draws_.reset();
+    if (!draws_) draws_.emplace(sources_);
+    std::vector<size_t> counts;
+    for (const ClosureDraw& draw : program_->draws) counts.push_back(draw.elements.size());
+    draws_->adjust(counts);
+    std::vector<std::vector<ElementSpec>> drawn;
+    for (const auto& elements : draws_->elements()) {
+      std::vector<ElementSpec>& specs = drawn.emplace_back();
+      for (const Element& element : elements) specs.push_back(spec_of(element));
+    }
+    const auto fits = [&](const std::shared_ptr<const Program>& program) {
+      return std::ranges::equal(program->draws, drawn, {}, &ClosureDraw::elements);
+    };
+    const auto found = std::ranges::find_if(programs_, fits);
+    if (found == programs_.end()) return false;
+    program_ = found->get();
+    return true;
   }
 
-  std::vector<at::Tensor> own_variables(const ClosureCall& call) const {
+  void keep_drawn() {
+    ClosureAnswer answer{.outcome = std::vector<at::Tensor>(), .drawn = draws_->elements()};
+    {
+      MutexLock lock(host().mutex_);
+      host().kept_.erase(call_.sequence);
+      host().kept_.emplace(call_.sequence, Kept{*std::move(draws_), repetition_});
+    }
+    end(std::move(answer));
+  }
+
+  std::vector<at::Tensor> inputs() const {
+    std::vector<at::Tensor> inputs;
+    inputs.reserve(program_->inputs);
+    auto given = call_.tensors.begin();
+    const auto add_until = [&](size_t end) {
+      while (inputs.size() < end) inputs.push_back(*given++);
+    };
+    for (size_t i = 0; i < program_->draws.size(); ++i) {
+      add_until(program_->draws[i].first_input);
+      for (const Element& element : draws_->elements()[i]) {
+        // A graph is captured for the usual strides.
+        for (const at::Tensor& tensor : element) inputs.push_back(tensor.contiguous());
+      }
+    }
+    add_until(program_->inputs);
+    return inputs;
+  }
+
+  std::vector<at::Tensor> own_variables() const {
     std::vector<at::Tensor> own;
-    auto next = call.tensors.begin() + static_cast<ptrdiff_t>(program_->inputs);
+    auto next = call_.tensors.end() - static_cast<ptrdiff_t>(program_->own);
     for (const auto& variable : program_->variables) {
       own.push_back(variable.has_value() ? at::Tensor() : *next++);
     }
@@ -114,46 +186,70 @@ class ClosureHost::Run : public std::enable_shared_from_this<Run> {
 
   void compute(std::vector<at::Tensor> pulled) {
     if (stopped()) return end(cancelled());
-    const Time begin = Clock::real().now();
+    if (draws_) draws_->keep();
+    draws_.reset();
+    const Time began = Clock::real().now();
     const auto ran = try_call(
-        [&] { throw_if_error(run_.run(std::move(pulled), {.stop = batch_->stop.get_token()})); });
+        [&] { throw_if_error(run_->run(std::move(pulled), {.stop = batch_->stop.get_token()})); });
     if (!ran.ok()) return end(ran);
-    program_->usual_time.note(Clock::real().now() - begin);
+    program_->usual_time.note(drawing_ + (Clock::real().now() - began));
     push(0);
   }
 
+  void call_native() {
+    const Time began = Clock::real().now();
+    auto results = try_call([&] {
+      const c10::AutoGradMode no_grad(false);
+      return program_->native->call(call_.tensors);
+    });
+    program_->usual_time.note(Clock::real().now() - began);
+    if (!results.ok()) return end(results.status());
+    end_repetition(*std::move(results));
+  }
+
   void push(size_t round) {
-    if (round == run_.rounds()) return end(run_.results());
+    if (round == run_->rounds()) return end_repetition(run_->results());
     if (stopped()) return end(cancelled());
-    const PushId id{host().options_.coordinator, sequence_, static_cast<uint32_t>(round)};
+    const PushId id{host().options_.coordinator, call_.sequence + repetition_,
+                    static_cast<uint32_t>(round)};
     const auto sent = try_call([&] {
-      host().servers_->push(run_.pushes(round),
-                            {.id = id, .watermark = batch_->watermark, .lr = run_.lr(round)},
+      host().servers_->push(run_->pushes(round),
+                            {.id = id, .watermark = batch_->watermark, .lr = run_->lr(round)},
                             [self = shared_from_this(), round](const absl::Status& status) {
                               if (!status.ok()) return self->end(status);
-                              if (round + 1 == self->run_.rounds()) return self->push(round + 1);
+                              if (round + 1 == self->run_->rounds()) return self->push(round + 1);
                               self->continue_with([self, round] { self->push(round + 1); });
                             });
     });
     if (!sent.ok()) end(sent);
   }
 
-  void end(ClosureOutcome outcome) {
-    if (!outcome.ok()) {
-      outcome =
-          with_origin(outcome.status(),
-                      {host().options_.task,
-                       absl::StrCat("graph '", program_->steps->plan->graph->def.name(), "'")});
-    }
-    if (program_->takes_turns) host().leave();
-    batch_->set(index_, std::move(outcome));
+  void end_repetition(std::vector<at::Tensor> results) {
+    if (++repetition_ >= call_.repeat) return end({.outcome = std::move(results)});
+    continue_with([self = shared_from_this()] { self->begin(); });
+  }
+
+  void end(const absl::Status& error) {
+    end({.outcome = with_origin(
+             error, {host().options_.task, absl::StrCat("function '", program_->function, "'")})});
+  }
+
+  void end(ClosureAnswer answer) {
+    draws_.reset();  // what was drawn and not used goes back
+    if (takes_turns()) host().leave();
+    batch_->set(index_, std::move(answer));
   }
 
   const std::shared_ptr<Batch> batch_;
   const size_t index_;
-  const std::shared_ptr<const Program> program_;
-  const uint64_t sequence_;
-  StepProgramRun run_;
+  const std::vector<std::shared_ptr<const Program>> programs_;
+  const Program* program_;  // the one that it uses now
+  const ClosureCall call_;
+  const ElementSources sources_;
+  uint32_t repetition_;
+  std::optional<Draws> draws_;
+  Duration drawing_ = {};
+  std::optional<StepProgramRun> run_;
 };
 
 ClosureHost::ClosureHost(ClosureHostOptions options, std::unique_ptr<PsClient> servers,
@@ -161,7 +257,8 @@ ClosureHost::ClosureHost(ClosureHostOptions options, std::unique_ptr<PsClient> s
     : options_(std::move(options)), servers_(std::move(servers)), executor_(std::move(executor)) {}
 
 absl::Status ClosureHost::add_program(uint32_t id, std::shared_ptr<const GraphData> graph,
-                                      std::vector<std::optional<VariableLayout>> layouts) {
+                                      std::vector<std::optional<VariableLayout>> layouts,
+                                      std::vector<ClosureDraw> draws) {
   {
     MutexLock lock(mutex_);
     if (programs_.contains(id)) return absl::OkStatus();
@@ -180,7 +277,19 @@ absl::Status ClosureHost::add_program(uint32_t id, std::shared_ptr<const GraphDa
   for (bool there : on_servers) {
     program->variables.push_back(there ? std::optional(*next++) : std::nullopt);
   }
+  program->function = plan->graph->def.name();
   program->inputs = plan->graph->def.inputs();
+  size_t end = 0;
+  for (const ClosureDraw& draw : draws) {
+    size_t tensors = 0;
+    for (const ElementSpec& element : draw.elements) tensors += element.size();
+    if (draw.first_input < end || draw.first_input + tensors > program->inputs) {
+      return make_status(ErrorCode::kInvalidArgument, "its draws are not among its inputs");
+    }
+    end = draw.first_input + tensors;
+    program->drawn_inputs += tensors;
+  }
+  program->draws = std::move(draws);
   program->own = layouts.size() - wanted.size();
   program->takes_turns =
       !steps.rounds.empty() && !(steps.pulled.empty() && steps.row_pulls.empty());
@@ -190,39 +299,142 @@ absl::Status ClosureHost::add_program(uint32_t id, std::shared_ptr<const GraphDa
   return absl::OkStatus();
 }
 
+absl::Status ClosureHost::add_native_program(uint32_t id, const std::string& name) {
+  const NativeBody* const native = find_native_function(name);
+  if (native == nullptr) {
+    return make_status(ErrorCode::kFailedPrecondition,
+                       "this worker's binary has no native function of that name; run the worker "
+                       "with the program's own binary, which makes the function before it serves",
+                       {options_.task, absl::StrCat("function '", name, "'")});
+  }
+  auto program = std::make_shared<Program>();
+  program->function = name;
+  program->native = native;
+  program->inputs = native->arguments;
+  MutexLock lock(mutex_);
+  programs_[id] = std::move(program);
+  return absl::OkStatus();
+}
+
+absl::Status ClosureHost::add_resource(uint64_t id, std::shared_ptr<ElementSource> source) {
+  MutexLock lock(mutex_);
+  if (resources_.size() >= kMostResources) {
+    return make_status(ErrorCode::kFailedPrecondition,
+                       absl::StrCat("this worker has ", resources_.size(),
+                                    " iterators of the program already; let go of some"),
+                       {options_.task, ""});
+  }
+  resources_.try_emplace(id, std::move(source));
+  return absl::OkStatus();
+}
+
+void ClosureHost::drop_resource(uint64_t id) {
+  std::shared_ptr<ElementSource> dropped;  // after the lock
+  MutexLock lock(mutex_);
+  const auto found = resources_.find(id);
+  if (found == resources_.end()) return;
+  dropped = std::move(found->second);
+  resources_.erase(found);
+}
+
+std::vector<ClosureHost::Kept> ClosureHost::take_kept_below(uint64_t sequence) {
+  std::vector<Kept> taken;
+  while (!kept_.empty() && kept_.begin()->first < sequence) {
+    taken.push_back(std::move(kept_.extract(kept_.begin()).mapped()));
+  }
+  return taken;
+}
+
+absl::StatusOr<ElementSources> ClosureHost::sources_of(const ClosureCall& call) {
+  ElementSources sources;
+  for (uint64_t id : call.resources) {
+    const auto found = resources_.find(id);
+    if (found == resources_.end()) {
+      return make_status(ErrorCode::kNotFound, "no such iterator was created");
+    }
+    sources.push_back(found->second);
+  }
+  return sources;
+}
+
 void ClosureHost::run(std::vector<ClosureCall> closures, uint64_t watermark, std::stop_source stop,
                       Done done) {
-  std::vector<std::shared_ptr<const Program>> programs;
+  struct Found {
+    std::vector<std::shared_ptr<const Program>> programs;
+    ElementSources sources;
+    std::optional<Kept> kept;
+  };
+  std::vector<Found> found(closures.size());
   uint64_t last = 0;
+  absl::Status refused;
+  std::vector<Kept> forgotten;  // go back after the lock
   {
     MutexLock lock(mutex_);
-    for (const ClosureCall& closure : closures) {
-      last = std::max(last, closure.sequence);
-      const auto found = programs_.find(closure.program);
-      programs.push_back(found == programs_.end() ? nullptr : found->second);
+    for (size_t i = 0; i < closures.size() && refused.ok(); ++i) {
+      const ClosureCall& call = closures[i];
+      last = std::max(last, call.sequence + call.repeat - 1);
+      auto programs = programs_of(call);
+      auto sources = sources_of(call);
+      refused = programs.ok() ? sources.status() : programs.status();
+      if (!refused.ok()) break;
+      found[i].programs = *std::move(programs);
+      found[i].sources = *std::move(sources);
+    }
+    forgotten = take_kept_below(watermark);
+    for (size_t i = 0; i < closures.size() && refused.ok(); ++i) {
+      if (auto kept = kept_.extract(closures[i].sequence))
+        found[i].kept.emplace(std::move(kept.mapped()));
     }
   }
-  for (size_t i = 0; i < closures.size(); ++i) {
-    if (programs[i] == nullptr) {
-      return done(make_status(ErrorCode::kNotFound, "no such program was registered"));
-    }
-    if (closures[i].tensors.size() != programs[i]->inputs + programs[i]->own) {
-      return done(make_status(
-          ErrorCode::kInvalidArgument,
-          absl::StrCat("the program takes ", programs[i]->inputs, " inputs and ", programs[i]->own,
-                       " variables, and ", closures[i].tensors.size(), " tensors came")));
-    }
-  }
-  if (closures.empty()) return done(std::vector<ClosureOutcome>());
+  forgotten.clear();
+  if (!refused.ok()) return done(refused);
+  if (closures.empty()) return done(std::vector<ClosureAnswer>());
   auto batch = std::make_shared<Batch>(shared_from_this(), closures.size(), watermark, last,
                                        std::move(stop), std::move(done));
   std::vector<std::shared_ptr<Run>> runs;
   for (size_t i = 0; i < closures.size(); ++i) {
-    runs.push_back(std::make_shared<Run>(batch, i, programs[i], closures[i]));
+    runs.push_back(std::make_shared<Run>(batch, i, std::move(found[i].programs),
+                                         std::move(closures[i]), std::move(found[i].sources),
+                                         std::move(found[i].kept)));
   }
   for (auto& run : runs) {
-    run->program().takes_turns ? enter(std::move(run)) : run->begin();
+    run->takes_turns() ? enter(std::move(run)) : run->begin();
   }
+}
+
+absl::StatusOr<std::vector<std::shared_ptr<const ClosureHost::Program>>> ClosureHost::programs_of(
+    const ClosureCall& call) {
+  std::vector<std::shared_ptr<const Program>> programs;
+  const auto found = programs_.find(call.program);
+  if (found == programs_.end()) {
+    return make_status(ErrorCode::kNotFound, "no such program was registered");
+  }
+  TRIREME_RETURN_IF_ERROR(check(*found->second, call));
+  programs.push_back(found->second);
+  for (uint32_t id : call.variants) {
+    const auto variant = programs_.find(id);
+    if (variant == programs_.end() || !check(*variant->second, call).ok()) continue;
+    // One that takes turns otherwise would come or leave without one.
+    if (variant->second->takes_turns != programs[0]->takes_turns) continue;
+    programs.push_back(variant->second);
+  }
+  return programs;
+}
+
+absl::Status ClosureHost::check(const Program& program, const ClosureCall& call) {
+  const size_t tensors = program.inputs - program.drawn_inputs + program.own;
+  if (call.tensors.size() != tensors) {
+    return make_status(ErrorCode::kInvalidArgument,
+                       absl::StrCat("function '", program.function, "' takes ", tensors,
+                                    " tensors, and ", call.tensors.size(), " came"));
+  }
+  if (call.resources.size() != program.draws.size()) {
+    return make_status(
+        ErrorCode::kInvalidArgument,
+        absl::StrCat("function '", program.function, "' draws from ", program.draws.size(),
+                     " iterators, and ", call.resources.size(), " are named"));
+  }
+  return absl::OkStatus();
 }
 
 bool ClosureHost::is_quick(const std::vector<ClosureCall>& closures) {
@@ -231,7 +443,7 @@ bool ClosureHost::is_quick(const std::vector<ClosureCall>& closures) {
   MutexLock lock(mutex_);
   for (const ClosureCall& closure : closures) {
     const auto found = programs_.find(closure.program);
-    if (found != programs_.end()) sum += found->second->usual_time.get();
+    if (found != programs_.end()) sum += found->second->usual_time.get() * closure.repeat;
   }
   return sum <= kQuick;
 }
@@ -264,8 +476,10 @@ void ClosureHost::leave() {
 
 void ClosureHost::cancel_below(uint64_t sequence) {
   std::vector<std::stop_source> stopped;
+  std::vector<Kept> forgotten;
   {
     MutexLock lock(mutex_);
+    forgotten = take_kept_below(sequence);
     for (Batch* batch : batches_) {
       if (batch->last_sequence < sequence) stopped.push_back(batch->stop);
     }

@@ -1,16 +1,20 @@
 #include "trireme/coordinator/closure_programs.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/coordinator/closures.pb.h"
+#include "trireme/coordinator/element_shapes.h"
 #include "trireme/graph/cutter.h"
 #include "trireme/graph/graph_file.h"
 #include "trireme/graph/variable_registry.h"
 
 namespace trireme::internal {
 namespace {
+
+constexpr size_t kMostVariants = 16;
 
 Error refused(const FunctionStep& step, std::string why) {
   return Error(ErrorCode::kInvalidArgument, std::move(why),
@@ -19,27 +23,122 @@ Error refused(const FunctionStep& step, std::string why) {
 
 }  // namespace
 
-ClosurePtr ClosurePrograms::closure_of(const FunctionStep& step) {
+void ProgramVariants::add(const std::shared_ptr<const ClosureProgram>& program) {
+  MutexLock lock(mutex_);
+  for (const auto& known : programs_) {
+    if (known.lock() == program) return;
+  }
+  programs_.push_front(program);
+  if (programs_.size() > kMostVariants) programs_.pop_back();
+}
+
+std::vector<std::shared_ptr<const ClosureProgram>> ProgramVariants::get() const {
+  std::vector<std::shared_ptr<const ClosureProgram>> programs;
+  MutexLock lock(mutex_);
+  for (const auto& program : programs_) {
+    if (auto held = program.lock()) programs.push_back(std::move(held));
+  }
+  return programs;
+}
+
+ClosurePtr ClosurePrograms::closure_of(const FunctionStep& step, const StandIns& stand_ins) {
   auto closure = std::make_shared<Closure>();
-  closure->program = program_of(step);
   closure->seed = step.seed;
   closure->step = step.step;
-  closure->tensors.reserve(step.inputs.size() + closure->program->own.size());
-  for (const at::Tensor& input : step.inputs) {
-    closure->tensors.push_back(input.defined() ? input.detach() : input);
-  }
-  for (uint32_t i : closure->program->own) {
-    closure->tensors.push_back(step.variables[i]->tensor.detach().clone());
-  }
+  set_step(*closure, step, stand_ins);
   return closure;
 }
 
-std::shared_ptr<const ClosureProgram> ClosurePrograms::program_of(const FunctionStep& step) {
+void ClosurePrograms::set_step(Closure& closure, const FunctionStep& step,
+                               const StandIns& stand_ins) {
+  const std::vector<WorkerDraw> draws = draws_of(step, stand_ins);
+  const auto before = std::exchange(closure.program, program_of(step, draws));
+  if (before != nullptr && before != closure.program) {
+    before->variants.add(closure.program);
+    closure.program->variants.add(before);
+  }
+  closure.shape = step.shape;
+  closure.tensors.clear();
+  closure.tensors.reserve(step.inputs.size() + closure.program->own.size());
+  size_t input = 0;
+  const auto add_until = [&](size_t end) {
+    for (; input < end; ++input) {
+      const at::Tensor& tensor = step.inputs[input];
+      closure.tensors.push_back(tensor.defined() ? tensor.detach() : tensor);
+    }
+  };
+  closure.resources.clear();
+  for (const WorkerDraw& draw : draws) {
+    add_until(draw.first_input);
+    input += draw.elements * draw.tensors;
+    closure.resources.push_back(stand_ins.resources().at(draw.resource));
+  }
+  add_until(step.inputs.size());
+  for (uint32_t i : closure.program->own) {
+    closure.tensors.push_back(step.variables[i]->tensor.detach().clone());
+  }
+}
+
+ClosurePtr ClosurePrograms::native_closure_of(const std::string& name,
+                                              std::vector<at::Tensor> tensors) {
+  auto closure = std::make_shared<Closure>();
+  for (at::Tensor& tensor : tensors) {
+    if (tensor.defined()) tensor = tensor.detach();
+  }
+  closure->tensors = std::move(tensors);
   MutexLock lock(mutex_);
-  const auto found = by_plan_.find(step.plan.get());
-  if (found != by_plan_.end()) return found->second.second;
+  std::shared_ptr<const ClosureProgram>& program = by_name_[name];
+  if (program == nullptr) {
+    auto made = std::make_shared<ClosureProgram>();
+    made->id = next_id_++;
+    made->function = name;
+    made->answer_bytes = kSmallAnswer + 1;  // nobody knows
+    RegisterProgramRequest request;
+    request.set_coordinator(coordinator_);
+    request.set_program(made->id);
+    request.set_native(name);
+    made->registration = make_message(request);
+    program = std::move(made);
+  }
+  closure->program = program;
+  return closure;
+}
+
+std::vector<ClosurePrograms::WorkerDraw> ClosurePrograms::draws_of(const FunctionStep& step,
+                                                                   const StandIns& stand_ins) {
+  std::vector<WorkerDraw> draws;
+  for (const StandIns::Tensor& tensor : stand_ins.tensors()) {
+    const auto found = std::ranges::find_if(
+        step.inputs, [&](const at::Tensor& input) { return input.is_same(tensor.stand_in); });
+    draws.push_back({tensor.resource, static_cast<size_t>(found - step.inputs.begin()), 1, 1});
+  }
+  for (const Draw& draw : step.draws) {
+    if (draw.resource == 0 || draw.elements == 0) continue;
+    draws.push_back({draw.resource, draw.first_input, draw.elements, draw.tensors});
+  }
+  std::ranges::sort(draws, {}, &WorkerDraw::first_input);
+  return draws;
+}
+
+std::shared_ptr<const ClosureProgram> ClosurePrograms::program_of(
+    const FunctionStep& step, const std::vector<WorkerDraw>& draws) {
+  std::vector<size_t> drawn;
+  for (const WorkerDraw& draw : draws) {
+    drawn.insert(drawn.end(), {draw.first_input, draw.elements, draw.tensors});
+  }
+  MutexLock lock(mutex_);
+  std::shared_ptr<const ClosureProgram>& known = by_plan_[{step.plan, std::move(drawn)}];
+  if (known != nullptr) return known;
   auto made = std::make_shared<ClosureProgram>();
   RegisterProgramRequest request = describe(step, *made);
+  for (const WorkerDraw& draw : draws) {
+    ProgramDraw* added = request.add_draws();
+    added->set_first_input(static_cast<uint32_t>(draw.first_input));
+    auto next = step.inputs.begin() + static_cast<ptrdiff_t>(draw.first_input);
+    for (size_t i = 0; i < draw.elements; ++i, next += static_cast<ptrdiff_t>(draw.tensors)) {
+      set_shape({next, next + static_cast<ptrdiff_t>(draw.tensors)}, *added->add_elements());
+    }
+  }
   std::vector<at::Tensor> constants = constant_rows(*step.plan->graph);
   std::shared_ptr<const ClosureProgram>& program =
       by_content_[content_of(request.SerializeAsString(), constants)];
@@ -49,7 +148,7 @@ std::shared_ptr<const ClosureProgram> ClosurePrograms::program_of(const Function
     made->registration = make_message(request, std::move(constants));
     program = std::move(made);
   }
-  by_plan_[step.plan.get()] = {step.plan, program};
+  known = program;
   return program;
 }
 

@@ -4,8 +4,8 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "trireme/base/mutex.h"
 #include "trireme/coordinator/closure.h"
@@ -25,10 +25,23 @@ class ClosurePrograms {
 
   // A closure of the step, ready for the queue. Throws Error for a function that cannot run on
   // workers.
-  ClosurePtr closure_of(const FunctionStep& step);
+  ClosurePtr closure_of(const FunctionStep& step, const StandIns& stand_ins);
+  // Makes a closure one of this step, which is the same call for other elements of workers.
+  void set_step(Closure& closure, const FunctionStep& step, const StandIns& stand_ins);
+  // One of a function that workers have by this name.
+  ClosurePtr native_closure_of(const std::string& name, std::vector<at::Tensor> tensors);
 
  private:
-  std::shared_ptr<const ClosureProgram> program_of(const FunctionStep& step);
+  // What workers draw for a step, by the first input.
+  struct WorkerDraw {
+    uint64_t resource;
+    size_t first_input;
+    size_t elements;
+    size_t tensors;  // of an element
+  };
+  static std::vector<WorkerDraw> draws_of(const FunctionStep& step, const StandIns& stand_ins);
+  std::shared_ptr<const ClosureProgram> program_of(const FunctionStep& step,
+                                                   const std::vector<WorkerDraw>& draws);
   // Fills in what the step says of its program, but for its id and its registration.
   RegisterProgramRequest describe(const FunctionStep& step, ClosureProgram& program) const;
 
@@ -36,10 +49,10 @@ class ClosurePrograms {
   const std::shared_ptr<ParameterServerHome> home_;
 
   Mutex mutex_;
-  // A plan is held, so that its address means it.
-  std::unordered_map<const Plan*,
-                     std::pair<std::shared_ptr<const Plan>, std::shared_ptr<const ClosureProgram>>>
-      by_plan_ ABSL_GUARDED_BY(mutex_);
+  // A plan, which is held, so that its address means it, and the inputs that workers draw.
+  using Key = std::pair<std::shared_ptr<const Plan>, std::vector<size_t>>;
+  std::map<Key, std::shared_ptr<const ClosureProgram>> by_plan_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<const ClosureProgram>> by_name_ ABSL_GUARDED_BY(mutex_);
   std::map<Content, std::shared_ptr<const ClosureProgram>> by_content_ ABSL_GUARDED_BY(mutex_);
   uint32_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
 };

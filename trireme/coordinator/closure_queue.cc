@@ -1,6 +1,8 @@
 #include "trireme/coordinator/closure_queue.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
@@ -11,11 +13,15 @@ namespace {
 // A message carries a batch: of large closures one is enough for it.
 constexpr uint64_t kBatchBytes = 1 << 20;
 
+std::string name_of(const Closure& closure) {
+  return absl::StrCat("closure ", closure.sequence, " of function '", closure.program->function,
+                      "'");
+}
+
 absl::Status cancelled(const Closure& closure) {
   return make_status(ErrorCode::kCancelled,
                      "it was cancelled because another closure failed, or the coordinator ended",
-                     {"", absl::StrCat("closure ", closure.sequence, " of function '",
-                                       closure.program->function, "'")});
+                     {"", name_of(closure)});
 }
 
 }  // namespace
@@ -23,11 +29,13 @@ absl::Status cancelled(const Closure& closure) {
 absl::Status ClosureQueue::put(const ClosurePtr& closure) {
   {
     MutexLock lock(mutex_);
+    run_errands();
     while (closed_.ok() && (error_.ok() ? queued_.size() >= capacity_ : in_flight_ > 0)) wait();
     if (!closed_.ok()) return closed_;
     if (!error_.ok()) return std::exchange(error_, absl::OkStatus());
     closure->sequence = watermark_ + decided_.size();
-    decided_.push_back(false);
+    decided_.insert(decided_.end(), closure->repeat, false);
+    if (closure->deadline) deadlines_.insert({*closure->deadline, closure.get()});
     queued_.push_back(closure);
   }
   wake_takers(1);
@@ -41,9 +49,10 @@ std::vector<ClosurePtr> ClosureQueue::take(const std::shared_ptr<ClosureTaker>& 
   uint64_t bytes = 0;
   MutexLock lock(mutex_);
   while (!queued_.empty() && taken.size() < most && bytes < kBatchBytes) {
-    sum += queued_.front()->program->cost.get();
+    sum += queued_.front()->program->cost.get() * queued_.front()->repeat;
     if (!taken.empty() && sum > lasting) break;
     taken.push_back(std::move(queued_.front()));
+    taken.back()->worker_ = taker->worker();
     bytes += taken.back()->bytes();
     queued_.pop_front();
   }
@@ -61,7 +70,8 @@ void ClosureQueue::put_back(const std::vector<ClosurePtr>& closures) {
   {
     MutexLock lock(mutex_);
     in_flight_ -= closures.size();
-    queued_.insert(queued_.begin(), closures.begin(), closures.end());
+    const auto open = [](const ClosurePtr& closure) { return !closure->outcome_.has_value(); };
+    std::copy_if(closures.rbegin(), closures.rend(), std::front_inserter(queued_), open);
     if (!error_.ok() || !closed_.ok()) cancel_queued();
     notify();
   }
@@ -69,31 +79,73 @@ void ClosureQueue::put_back(const std::vector<ClosurePtr>& closures) {
 }
 
 bool ClosureQueue::finish(std::vector<Finished> finished) {
-  std::vector<std::vector<at::Tensor>> inputs;  // freed outside of the lock
-  MutexLock lock(mutex_);
-  const bool failed_before = !error_.ok() || !closed_.ok();
-  bool failed = false;
-  in_flight_ -= finished.size();
-  for (Finished& each : finished) {
-    inputs.push_back(std::move(each.closure->tensors));
-    if (!each.outcome.ok() && !failed && !failed_before) {
-      failed = true;
-      error_ = each.outcome.status();
+  bool first_error = false;
+  {
+    MutexLock lock(mutex_);
+    in_flight_ -= finished.size();
+    for (Finished& each : finished) {
+      const absl::Status status = each.outcome.status();
+      const bool decided = decide(*each.closure, std::move(each.outcome));
+      if (decided && !status.ok()) first_error = fail(status) || first_error;
     }
-    decide(*each.closure, std::move(each.outcome));
+    notify();
   }
-  if (failed) cancel_queued();
-  notify();
-  return failed;
+  for (const Finished& each : finished) each.closure->release();
+  return first_error;
+}
+
+bool ClosureQueue::expire(Time now) {
+  MutexLock lock(mutex_);
+  if (expiry_ && *expiry_ <= now) expiry_.reset();
+  bool first_error = false;
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    Closure& closure = *deadlines_.begin()->second;
+    const auto is_it = [&](const ClosurePtr& queued) { return queued.get() == &closure; };
+    const auto queued = std::find_if(queued_.begin(), queued_.end(), is_it);
+    ClosurePtr taken_out;
+    std::string task;
+    if (queued != queued_.end()) {
+      taken_out = std::move(*queued);
+      queued_.erase(queued);
+    } else if (closure.worker_ >= 0) {
+      task = absl::StrCat("/job:worker/task:", closure.worker_);
+    }
+    const absl::Status error = make_status(
+        ErrorCode::kDeadlineExceeded,
+        absl::StrCat("it was not done by its deadline, ",
+                     task.empty() ? "and waits for a worker" : "and this worker has it"),
+        {task, name_of(closure)});
+    decide(closure, error);
+    first_error = fail(error) || first_error;
+    notify();
+  }
+  return first_error;
+}
+
+std::optional<Time> ClosureQueue::next_expiry() {
+  MutexLock lock(mutex_);
+  if (deadlines_.empty()) return std::nullopt;
+  const Time first = deadlines_.begin()->first;
+  if (expiry_ && *expiry_ <= first) return std::nullopt;
+  return expiry_ = first;
+}
+
+bool ClosureQueue::fail(const absl::Status& error) {
+  if (!error_.ok() || !closed_.ok()) return false;
+  error_ = error;
+  cancel_queued();
+  return true;
 }
 
 void ClosureQueue::close(const absl::Status& why) {
   std::deque<std::shared_ptr<ClosureTaker>> takers;
+  std::deque<Work> errands;
   MutexLock lock(mutex_);
   if (!closed_.ok()) return;
   closed_ = why;
   cancel_queued();
   takers.swap(takers_);
+  errands.swap(errands_);
   notify();
 }
 
@@ -106,6 +158,7 @@ absl::Status ClosureQueue::join() {
 
 absl::StatusOr<bool> ClosureQueue::done() {
   MutexLock lock(mutex_);
+  run_errands();
   if (!closed_.ok()) return closed_;
   if (!idle()) return false;
   if (!error_.ok()) return std::exchange(error_, absl::OkStatus());
@@ -129,6 +182,18 @@ absl::Status ClosureQueue::status() const {
   return closed_;
 }
 
+bool ClosureQueue::cancels() const {
+  MutexLock lock(mutex_);
+  return !closed_.ok() || !error_.ok();
+}
+
+void ClosureQueue::add_errand(Work errand) {
+  MutexLock lock(mutex_);
+  if (!closed_.ok()) return;
+  errands_.push_back(std::move(errand));
+  notify();
+}
+
 uint64_t ClosureQueue::watermark() const {
   MutexLock lock(mutex_);
   return watermark_;
@@ -139,28 +204,45 @@ uint64_t ClosureQueue::next_sequence() const {
   return watermark_ + decided_.size();
 }
 
-void ClosureQueue::decide(Closure& closure, ClosureOutcome outcome) {
+bool ClosureQueue::decide(Closure& closure, ClosureOutcome outcome) {
+  if (closure.outcome_.has_value()) return false;
   closure.outcome_ = std::move(outcome);
-  decided_[closure.sequence - watermark_] = true;
+  if (closure.deadline) deadlines_.erase({*closure.deadline, &closure});
+  const auto first = decided_.begin() + static_cast<ptrdiff_t>(closure.sequence - watermark_);
+  std::fill_n(first, closure.repeat, true);
   while (!decided_.empty() && decided_.front()) {
     decided_.pop_front();
     ++watermark_;
   }
+  return true;
 }
 
 void ClosureQueue::cancel_queued() {
   for (const ClosurePtr& closure : queued_) {
-    closure->tensors.clear();
+    closure->release();
     decide(*closure, cancelled(*closure));
   }
   queued_.clear();
 }
 
 void ClosureQueue::wait() {
+  if (run_errands()) return;
   ++waiting_;
   // The user's own wait has no end; what it waits for ends when workers are there or lost.
   changed_.wait_until(mutex_, after(std::chrono::hours(1)));
   --waiting_;
+}
+
+bool ClosureQueue::run_errands() {
+  if (errands_.empty()) return false;
+  while (!errands_.empty()) {
+    Work errand = std::move(errands_.front());
+    errands_.pop_front();
+    mutex_.unlock();
+    errand();
+    mutex_.lock();
+  }
+  return true;
 }
 
 void ClosureQueue::notify() {

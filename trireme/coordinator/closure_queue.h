@@ -3,11 +3,14 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "trireme/base/executor.h"
 #include "trireme/base/mutex.h"
 #include "trireme/coordinator/closure.h"
 
@@ -19,6 +22,8 @@ class ClosureTaker {
   virtual ~ClosureTaker() = default;
   // The taker found nothing and now there is something. False: it can take none any more.
   virtual bool on_closures() = 0;
+  // Which worker it takes them for.
+  virtual int worker() const = 0;
 };
 
 // The closures of a coordinator, from when they are scheduled until they are decided:
@@ -27,6 +32,9 @@ class ClosureTaker {
 //             ^                  |
 //             +---- put_back ----+      when its worker is lost
 //
+// Threads of the user that wait here, for whatever, run errands meanwhile: work that only they may
+// do, such as capturing a function.
+//
 // The first error of a closure cancels all others. It is raised, once, when none is in flight any
 // more: whoever sees it can be sure that nothing of what was scheduled before happens after. While
 // it waits to be raised nothing can be put. Thread-safe.
@@ -34,7 +42,7 @@ class ClosureQueue {
  public:
   explicit ClosureQueue(size_t capacity) : capacity_(capacity) {}
 
-  // Gives it its sequence. Blocks while the queue is full; put_back does not, so that a full queue
+  // Gives it its sequences. Blocks while the queue is full; put_back does not, so that a full queue
   // never waits for itself.
   absl::Status put(const ClosurePtr& closure);
   // Those at the front, which by their costs take a worker about so long, at least one. None: the
@@ -49,8 +57,15 @@ class ClosureQueue {
   };
   // True if that brought the first error: those in flight should be told to end.
   [[nodiscard]] bool finish(std::vector<Finished> finished);
+  // Fails those whose deadline has passed; true as finish() says.
+  [[nodiscard]] bool expire(Time now);
+  // When to call that next, unless a caller was told so before.
+  std::optional<Time> next_expiry();
   // Cancels all, now and from now on: every later call gives this error.
   void close(const absl::Status& why);
+
+  // To be run by the next thread of the user that waits or puts; not at all once it is closed.
+  void add_errand(Work errand);
 
   // Waits until all are decided.
   absl::Status join();
@@ -60,6 +75,8 @@ class ClosureQueue {
   bool is_decided(const Closure& closure) const;
   // Not OK: it is closed.
   absl::Status status() const;
+  // Whether what is scheduled is being cancelled, because of an error or for good.
+  bool cancels() const;
 
   // All with smaller sequences are decided.
   uint64_t watermark() const;
@@ -70,9 +87,14 @@ class ClosureQueue {
   bool idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return queued_.empty() && in_flight_ == 0;
   }
-  void decide(Closure& closure, ClosureOutcome outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // False if it was decided before.
+  bool decide(Closure& closure, ClosureOutcome outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Notes an error of a closure; true if it is the first.
+  bool fail(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void cancel_queued() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Runs errands, if there are some; else sleeps until something changes.
   void wait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool run_errands() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void notify() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void wake_takers(size_t closures);
 
@@ -86,6 +108,9 @@ class ClosureQueue {
   absl::Status error_ ABSL_GUARDED_BY(mutex_);   // to be raised
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);  // raised always
   std::deque<std::shared_ptr<ClosureTaker>> takers_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Work> errands_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::pair<Time, Closure*>> deadlines_ ABSL_GUARDED_BY(mutex_);  // of those not decided
+  std::optional<Time> expiry_ ABSL_GUARDED_BY(mutex_);                     // that a caller was told
   uint64_t watermark_ ABSL_GUARDED_BY(mutex_) = 1;
   std::deque<bool> decided_ ABSL_GUARDED_BY(mutex_);  // from the watermark on
 };

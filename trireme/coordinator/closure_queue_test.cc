@@ -19,6 +19,7 @@ class CountingTaker : public ClosureTaker {
     ++woken;
     return takes_;
   }
+  int worker() const override { return 3; }
   int woken = 0;
 
  private:

@@ -7,19 +7,25 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
-#include "trireme/coordinator/closure_host.h"
+#include "trireme/coordinator/element_shapes.h"
+#include "trireme/data/dataset_data.h"
 #include "trireme/graph/graph_file.h"
 
 namespace trireme {
 namespace internal {
 
-void set_outcome(const ClosureOutcome& outcome, ClosureResult& result,
-                 std::vector<at::Tensor>& message) {
-  if (outcome.ok()) {
-    result.set_tensors(append_defined(*outcome, message, *result.mutable_undefined()));
+void set_answer(const ClosureAnswer& answer, ClosureResult& result,
+                std::vector<at::Tensor>& message) {
+  for (const std::vector<Element>& elements : answer.drawn) {
+    ClosureResult::Drawn* drawn = result.add_drawn();
+    for (const Element& element : elements) set_shape(element, *drawn->add_elements());
+  }
+  if (!answer.drawn.empty()) return;
+  if (answer.outcome.ok()) {
+    result.set_tensors(append_defined(*answer.outcome, message, *result.mutable_undefined()));
     return;
   }
-  const absl::Status& status = outcome.status();
+  const absl::Status& status = answer.outcome.status();
   result.mutable_failure()->set_code(static_cast<uint32_t>(status.code()));
   result.mutable_failure()->set_message(std::string(status.message()));
   result.mutable_failure()->set_details(encode_error_details(status));
@@ -38,9 +44,9 @@ ClosureOutcome outcome_of(const ClosureResult& result, TensorReader& reader) {
 
 namespace {
 
+using internal::ClosureAnswer;
 using internal::ClosureCall;
 using internal::ClosureHost;
-using internal::ClosureOutcome;
 
 // Who schedules: the chief, or a program that is no task.
 constexpr Roles kCoordinators = {Role::kChief, Role::kClient};
@@ -69,18 +75,18 @@ class BatchAnswer {
 
   const std::stop_source& stop() const { return stop_; }
 
-  void respond(const absl::StatusOr<std::vector<ClosureOutcome>>& outcomes) {
+  void respond(const absl::StatusOr<std::vector<ClosureAnswer>>& answers) {
     std::optional<ServerCall> call;
     {
       MutexLock lock(mutex_);
       call.swap(call_);
     }
     if (!call) return;
-    if (!outcomes.ok()) return call->respond(outcomes.status());
+    if (!answers.ok()) return call->respond(answers.status());
     RunClosuresResponse response;
     std::vector<at::Tensor> tensors;
-    for (const ClosureOutcome& outcome : *outcomes) {
-      internal::set_outcome(outcome, *response.add_results(), tensors);
+    for (const ClosureAnswer& answer : *answers) {
+      internal::set_answer(answer, *response.add_results(), tensors);
     }
     response.set_microseconds(
         std::chrono::duration_cast<std::chrono::microseconds>(Clock::real().now() - began_)
@@ -138,6 +144,7 @@ class ClosureService final : public Service {
         method<ConnectCoordinatorRequest>(internal::kConnectCoordinator, &ClosureService::connect),
         method<RegisterProgramRequest>(internal::kRegisterProgram,
                                        &ClosureService::register_program),
+        method<CreateResourceRequest>(internal::kCreateResource, &ClosureService::create),
         method<RunClosuresRequest>(internal::kRunClosures, &ClosureService::run),
         method<CancelClosuresRequest>(internal::kCancelClosures, &ClosureService::cancel),
         method<DisconnectCoordinatorRequest>(internal::kDisconnectCoordinator,
@@ -249,6 +256,10 @@ class ClosureService final : public Service {
   static absl::StatusOr<Message> register_now(ClosureHost& host,
                                               const RegisterProgramRequest& request,
                                               std::vector<at::Tensor> constants) {
+    if (!request.native().empty()) {
+      TRIREME_RETURN_IF_ERROR(host.add_native_program(request.program(), request.native()));
+      return make_message(RegisterProgramResponse());
+    }
     TRIREME_ASSIGN_OR_RETURN(auto graph,
                              internal::assemble_graph(request.def(), std::move(constants)));
     if (request.variables_size() != graph->def.variables_size()) {
@@ -260,8 +271,36 @@ class ClosureService final : public Service {
           layouts.emplace_back(),
           layout_of(request.variables(i), graph->def.variables(i).type(), host.servers()));
     }
-    TRIREME_RETURN_IF_ERROR(host.add_program(request.program(), std::move(graph), layouts));
+    std::vector<internal::ClosureDraw> draws;
+    for (const ProgramDraw& asked : request.draws()) {
+      internal::ClosureDraw& draw = draws.emplace_back();
+      draw.first_input = asked.first_input();
+      for (const ElementShape& element : asked.elements()) {
+        TRIREME_ASSIGN_OR_RETURN(draw.elements.emplace_back(), internal::spec_of(element));
+      }
+    }
+    TRIREME_RETURN_IF_ERROR(
+        host.add_program(request.program(), std::move(graph), layouts, std::move(draws)));
     return make_message(RegisterProgramResponse());
+  }
+
+  void create(const CreateResourceRequest& request, ServerCall call) {
+    auto host = host_of(request.coordinator());
+    if (!host.ok()) return call.respond(host.status());
+    for (uint64_t dropped : request.dropped()) (*host)->drop_resource(dropped);
+    MutexLock lock(mutex_);
+    pools().setup.submit([host = *host, request, call = std::move(call)]() mutable {
+      call.respond(create_now(*host, request, std::move(call.request().tensors)));
+    });
+  }
+
+  static absl::StatusOr<Message> create_now(ClosureHost& host, const CreateResourceRequest& request,
+                                            std::vector<at::Tensor> tensors) {
+    TRIREME_ASSIGN_OR_RETURN(const Dataset dataset,
+                             internal::dataset_from({request.dataset(), std::move(tensors)}));
+    TRIREME_RETURN_IF_ERROR(
+        host.add_resource(request.resource(), dataset.iterator({.seed = request.seed()}).source()));
+    return make_message(CreateResourceResponse());
   }
 
   void run(const RunClosuresRequest& request, ServerCall call) {
@@ -272,16 +311,22 @@ class ClosureService final : public Service {
     for (const ClosureRequest& asked : request.closures()) {
       auto tensors = reader.next(asked.tensors(), asked.undefined());
       if (!tensors.ok()) return call.respond(tensors.status());
-      closures.push_back(
-          {asked.sequence(), asked.program(), asked.seed(), asked.step(), *std::move(tensors)});
+      closures.push_back({.sequence = asked.sequence(),
+                          .program = asked.program(),
+                          .seed = asked.seed(),
+                          .step = asked.step(),
+                          .tensors = *std::move(tensors),
+                          .resources = {asked.resources().begin(), asked.resources().end()},
+                          .variants = {asked.variants().begin(), asked.variants().end()},
+                          .repeat = std::max<uint32_t>(asked.repeat(), 1)});
     }
     auto answer = std::make_shared<BatchAnswer>(std::move(call));
     const bool quick = (*host)->is_quick(closures);
     auto work = [host = *std::move(host), closures = std::move(closures), answer,
                  watermark = request.watermark()]() mutable {
       host->run(std::move(closures), watermark, answer->stop(),
-                [answer](absl::StatusOr<std::vector<ClosureOutcome>> outcomes) {
-                  answer->respond(outcomes);
+                [answer](absl::StatusOr<std::vector<ClosureAnswer>> answers) {
+                  answer->respond(answers);
                 });
     };
     if (quick) return work();

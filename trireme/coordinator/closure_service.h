@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "trireme/coordinator/closure.h"
+#include "trireme/coordinator/closure_host.h"
 #include "trireme/coordinator/closures.pb.h"
 #include "trireme/runtime/task_server.h"
 #include "trireme/runtime/tensor_lists.h"
@@ -21,12 +21,13 @@ namespace internal {
 
 inline constexpr char kConnectCoordinator[] = "/trireme.Closures/Connect";
 inline constexpr char kRegisterProgram[] = "/trireme.Closures/Register";
+inline constexpr char kCreateResource[] = "/trireme.Closures/Create";
 inline constexpr char kRunClosures[] = "/trireme.Closures/Run";
 inline constexpr char kCancelClosures[] = "/trireme.Closures/Cancel";
 inline constexpr char kDisconnectCoordinator[] = "/trireme.Closures/Disconnect";
 
-void set_outcome(const ClosureOutcome& outcome, ClosureResult& result,
-                 std::vector<at::Tensor>& message);
+void set_answer(const ClosureAnswer& answer, ClosureResult& result,
+                std::vector<at::Tensor>& message);
 ClosureOutcome outcome_of(const ClosureResult& result, TensorReader& reader);
 
 }  // namespace internal

@@ -7,25 +7,34 @@
 #include "trireme/base/status.h"
 #include "trireme/coordinator/closure_programs.h"
 #include "trireme/coordinator/closure_queue.h"
-#include "trireme/coordinator/worker_link.h"
+#include "trireme/coordinator/worker_links.h"
+#include "trireme/coordinator/worker_resource.h"
+#include "trireme/rpc/timer.h"
 
 namespace trireme {
 
+using internal::ClosurePrograms;
+using internal::ClosurePtr;
 using internal::ClosureQueue;
 using internal::ParameterServerHome;
-using internal::WorkerLink;
+using internal::WorkerLinks;
+using internal::WorkerResources;
+
+namespace {
+
+constexpr int kMostRepetitions = 1 << 20;
+
+}  // namespace
 
 struct ClusterCoordinator::Impl {
   Impl(const ParameterServerStrategy& strategy, const ClusterCoordinatorOptions& options)
       : home(strategy.servers().home()),
         origin(new_incarnation()),
         queue(std::make_shared<ClosureQueue>(std::max<size_t>(options.queue_size, 1))),
-        programs(origin, home) {
+        programs(std::make_shared<ClosurePrograms>(origin, home)),
+        resources(std::make_shared<WorkerResources>(/*replicas=*/1)) {
     const ClusterSpec& spec = strategy.spec();
-    if (spec.num_tasks("worker") == 0) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  "the cluster has no workers to run closures on; add a worker job to it");
-    }
+    check_workers(spec);
     const Credentials credentials =
         value_or_throw(Credentials::of_program(strategy.options().certs));
     throw_if_error(home->client().begin_origin(origin));
@@ -36,25 +45,40 @@ struct ClusterCoordinator::Impl {
     *context->introduction.mutable_servers() = {servers.begin(), servers.end()};
     context->introduction.set_updates_at_once(std::max(options.updates_at_once, 1));
     context->queue = queue;
+    context->resources = resources;
     context->life_signs = std::make_shared<internal::LifeSigns>();
     context->servers =
         std::make_shared<internal::PsWatch>(spec, credentials, servers, context->life_signs, queue);
-    for (int i = 0; i < spec.num_tasks("worker"); ++i) {
-      const TaskId task{"worker", i};
-      links.push_back(std::make_shared<WorkerLink>(
-          context,
-          std::make_shared<Channel>(ChannelOptions{
-              .address = spec.address(task), .task = task.to_string(), .credentials = credentials}),
-          [this] { cancel_in_flight(); }));
-    }
-    for (const auto& link : links) link->start();
+    context->stragglers = std::make_shared<internal::StragglerWatch>();
+    links = std::make_shared<WorkerLinks>(context, credentials);
+    links->update(spec);
   }
 
   ~Impl() {
     queue->close(make_status(ErrorCode::kCancelled, "the coordinator has ended"));
-    for (const auto& link : links) link->end();
+    links->end();
     // Whoever cannot be told has lost its variables, and forgets the origin with them.
     home->client().end_origin(origin, std::chrono::seconds(2)).IgnoreError();
+  }
+
+  static void check_workers(const ClusterSpec& spec) {
+    if (spec.num_tasks("worker") > 0) return;
+    throw Error(ErrorCode::kInvalidArgument,
+                "the cluster has no workers to run closures on; add a worker job to it");
+  }
+
+  RemoteValue schedule(const ClosureOptions& options, const ClosurePtr& closure) {
+    if (options.repeat < 1 || options.repeat > kMostRepetitions) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  absl::StrCat("a closure can repeat 1 to ", kMostRepetitions, " times, not ",
+                               options.repeat, " times"),
+                  {"", absl::StrCat("function '", closure->program->function, "'")});
+    }
+    closure->repeat = static_cast<uint32_t>(options.repeat);
+    if (options.deadline > Duration()) closure->deadline = after(options.deadline);
+    check(queue->put(closure));
+    if (closure->deadline) watch_deadlines(queue, links);
+    return RemoteValue(queue, closure);
   }
 
   // An error of the queue, as the user sees it.
@@ -67,16 +91,24 @@ struct ClusterCoordinator::Impl {
     throw error;
   }
 
-  void cancel_in_flight() {
-    const uint64_t below = queue->next_sequence();
-    for (const auto& link : links) link->cancel_below(below);
+  static void watch_deadlines(const std::shared_ptr<ClosureQueue>& queue,
+                              const std::weak_ptr<WorkerLinks>& weak) {
+    const auto time = queue->next_expiry();
+    if (!time) return;
+    internal::run_at(*time, [queue, weak] {
+      const auto links = weak.lock();
+      if (links == nullptr) return;
+      if (queue->expire(Clock::real().now())) links->cancel_in_flight();
+      watch_deadlines(queue, weak);
+    });
   }
 
   const std::shared_ptr<ParameterServerHome> home;
   const uint64_t origin;  // of this coordinator's pushes
   const std::shared_ptr<ClosureQueue> queue;
-  internal::ClosurePrograms programs;
-  std::vector<std::shared_ptr<WorkerLink>> links;
+  const std::shared_ptr<ClosurePrograms> programs;
+  const std::shared_ptr<WorkerResources> resources;
+  std::shared_ptr<WorkerLinks> links;
 };
 
 ClusterCoordinator::ClusterCoordinator(const ParameterServerStrategy& strategy,
@@ -89,14 +121,65 @@ void ClusterCoordinator::check_usable() const {
   impl_->check(impl_->queue->status());
 }
 
-RemoteValue ClusterCoordinator::schedule_step(const internal::FunctionStep& step) {
-  auto closure = impl_->programs.closure_of(step);
-  impl_->check(impl_->queue->put(closure));
-  return RemoteValue(impl_->queue, std::move(closure));
+RemoteValue ClusterCoordinator::schedule_step(const ClosureOptions& options,
+                                              const internal::FunctionStep& step) {
+  for (const internal::Draw& draw : step.draws) {
+    if (options.repeat == 1 || draw.elements == 0) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                "a closure that repeats cannot draw from an iterator of the program; let workers "
+                "draw, with create_per_worker_dataset()",
+                {"", absl::StrCat("function '", step.function, "'")});
+  }
+  const internal::DrawnShapes none;
+  return impl_->schedule(options, impl_->programs->closure_of(step, internal::StandIns(none)));
+}
+
+RemoteValue ClusterCoordinator::schedule_step(const ClosureOptions& options,
+                                              const internal::FunctionStep& step,
+                                              const internal::StandIns& stand_ins, Prepare again) {
+  const auto closure = impl_->programs->closure_of(step, stand_ins);
+  closure->capture_again = [programs = impl_->programs, again = std::move(again),
+                            raw = closure.get()](const internal::DrawnShapes& drawn) {
+    internal::StandIns others(drawn);
+    programs->set_step(*raw, *again(others), others);
+  };
+  return impl_->schedule(options, closure);
+}
+
+RemoteValue ClusterCoordinator::schedule_native(const ClosureOptions& options,
+                                                const std::string& name,
+                                                std::vector<at::Tensor> tensors) {
+  return impl_->schedule(options, impl_->programs->native_closure_of(name, std::move(tensors)));
+}
+
+PerWorkerDataset ClusterCoordinator::create_per_worker_dataset(const Dataset& dataset) {
+  return create_per_worker_dataset([dataset](const InputContext&) { return dataset; });
+}
+
+PerWorkerDataset ClusterCoordinator::create_per_worker_dataset(
+    std::function<Dataset(const InputContext&)> dataset_function) {
+  return PerWorkerDataset(impl_->resources->make(std::move(dataset_function)));
+}
+
+PerWorkerValues<at::Tensor> ClusterCoordinator::create_per_worker_tensor(
+    std::function<at::Tensor(const InputContext&)> function) {
+  return PerWorkerValues<at::Tensor>(
+      impl_->resources->make([function = std::move(function)](const InputContext& context) {
+        return Dataset::from_tensors({function(context).detach().unsqueeze(0)}).repeat();
+      }));
 }
 
 void ClusterCoordinator::join() {
   impl_->check(impl_->queue->join());
+}
+
+void ClusterCoordinator::update_workers(const ClusterSpec& spec) {
+  impl_->check_workers(spec);
+  impl_->links->update(spec);
+}
+
+std::vector<WorkerState> ClusterCoordinator::workers() const {
+  return impl_->links->states();
 }
 
 bool ClusterCoordinator::done() {
@@ -111,6 +194,10 @@ RemoteValue::RemoteValue(std::shared_ptr<ClosureQueue> queue,
 
 bool RemoteValue::ready() const {
   return closure_ != nullptr && queue_->is_decided(*closure_);
+}
+
+std::shared_ptr<const void> RemoteValue::shape() const {
+  return closure_->shape;
 }
 
 std::vector<at::Tensor> RemoteValue::tensors() const {

@@ -1,12 +1,24 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+
+#include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/coordinator/native_function.h"
+#include "trireme/coordinator/per_worker_values.h"
 #include "trireme/coordinator/remote_value.h"
+#include "trireme/coordinator/worker_state.h"
+#include "trireme/data/dataset.h"
+#include "trireme/data/input_context.h"
 #include "trireme/graph/function.h"
 #include "trireme/strategy/parameter_server_strategy.h"
 
@@ -17,6 +29,15 @@ struct ClusterCoordinatorOptions {
   // How many closures that both read and change variables a worker runs at once. More hide the way
   // to the parameter servers, and train on older values.
   int updates_at_once = 1;
+};
+
+struct ClosureOptions {
+  // How often a worker runs the function in this one closure, each time with the next elements of
+  // its iterators. The result is that of the last time.
+  int repeat = 1;
+  // Within which it must be done, from now on; else it fails with DEADLINE_EXCEEDED. None: for
+  // ever.
+  std::chrono::nanoseconds deadline = {};
 };
 
 // A parameter server is gone, and the variables on it: origin().task names it.
@@ -41,6 +62,9 @@ class PsLost : public Error {
 // done() throws it, once; then scheduling works again. When a parameter server is lost, variables
 // are: schedule(), join() and done() throw PsLost from then on. Thread-safe.
 class ClusterCoordinator {
+  template <typename T>
+  using Argument = std::type_identity_t<internal::ClosureArgument<std::decay_t<T>>>;
+
  public:
   explicit ClusterCoordinator(const ParameterServerStrategy& strategy,
                               const ClusterCoordinatorOptions& options = {});
@@ -49,14 +73,58 @@ class ClusterCoordinator {
   // Returns at once, unless the queue is full; the first call for such arguments captures the
   // function. Tensors are not copied: they must not change before the closure is done. Variables
   // of the program, such as a learning rate, travel with the closure as they are now; it may not
-  // change them.
+  // change them. An argument may be one of PerWorkerValues.
   template <typename R, typename... Args>
-  RemoteValueOf<R> schedule(const Function<R(Args...)>& function,
+  RemoteValueOf<R> schedule(const Function<R(Args...)>& function, Argument<Args>... args) {
+    return schedule(ClosureOptions(), function, std::move(args)...);
+  }
+  template <typename R, typename... Args>
+  RemoteValueOf<R> schedule(const ClosureOptions& options, const Function<R(Args...)>& function,
+                            Argument<Args>... args) {
+    check_usable();
+    if (!(args.is_per_worker() || ...)) {
+      return RemoteValueOf<R>(schedule_step(options, *function.prepare(args.value()...)));
+    }
+    internal::DrawnShapes none;
+    internal::StandIns stand_ins(none);
+    const auto step = function.prepare(args.value(stand_ins)...);
+    return RemoteValueOf<R>(
+        schedule_step(options, *step, stand_ins,
+                      [function, ... args = std::move(args),
+                       grad_mode = c10::GradMode::is_enabled()](internal::StandIns& others) {
+                        const c10::AutoGradMode as_it_was(grad_mode);
+                        return function.preview(args.value(others)...);
+                      }));
+  }
+  // A function that workers have by its name, as they run this program's binary.
+  template <typename R, typename... Args>
+  RemoteValueOf<R> schedule(const NativeFunction<R(Args...)>& function,
+                            std::type_identity_t<std::decay_t<Args>>... args) {
+    return schedule(ClosureOptions(), function, std::move(args)...);
+  }
+  template <typename R, typename... Args>
+  RemoteValueOf<R> schedule(const ClosureOptions& options,
+                            const NativeFunction<R(Args...)>& function,
                             std::type_identity_t<std::decay_t<Args>>... args) {
     check_usable();
-    const auto step = function.prepare(std::move(args)...);
-    return {schedule_step(*step), step->shape};
+    return RemoteValueOf<R>(schedule_native(options, function.name(), {std::move(args)...}));
   }
+
+  // A dataset for each worker: the same, or what the function makes for it. The function is called
+  // here, once for each worker, also for such as are added later; the iterator is on the worker. A
+  // worker that was replaced begins anew.
+  PerWorkerDataset create_per_worker_dataset(const Dataset& dataset);
+  PerWorkerDataset create_per_worker_dataset(
+      std::function<Dataset(const InputContext&)> dataset_function);
+  // A tensor for each worker, which the function makes for it.
+  PerWorkerValues<at::Tensor> create_per_worker_tensor(
+      std::function<at::Tensor(const InputContext&)> function);
+
+  // The workers are those of this spec from now on: new ones get closures as soon as they are up,
+  // and who is not in it any more gives its closures to the others. The other jobs must be as they
+  // were.
+  void update_workers(const ClusterSpec& spec);
+  std::vector<WorkerState> workers() const;
 
   // Waits until all closures are done.
   void join();
@@ -78,7 +146,13 @@ class ClusterCoordinator {
 
  private:
   void check_usable() const;
-  RemoteValue schedule_step(const internal::FunctionStep& step);
+  using Prepare = std::function<std::shared_ptr<const internal::FunctionStep>(internal::StandIns&)>;
+  RemoteValue schedule_step(const ClosureOptions& options, const internal::FunctionStep& step);
+  // `again`: the same call with other stand-ins.
+  RemoteValue schedule_step(const ClosureOptions& options, const internal::FunctionStep& step,
+                            const internal::StandIns& stand_ins, Prepare again);
+  RemoteValue schedule_native(const ClosureOptions& options, const std::string& name,
+                              std::vector<at::Tensor> tensors);
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

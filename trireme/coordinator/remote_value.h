@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,10 @@ class RemoteValue {
   // The same of a function that returns one tensor.
   at::Tensor tensor() const;
 
+ protected:
+  // How the function's results are put together (FunctionStep); after tensors().
+  std::shared_ptr<const void> shape() const;
+
  private:
   std::shared_ptr<internal::ClosureQueue> queue_;
   std::shared_ptr<internal::Closure> closure_;
@@ -41,20 +46,22 @@ template <typename R>
 class RemoteValueOf : public RemoteValue {
  public:
   RemoteValueOf() = default;
-  // `shape` is that of the function's results (FunctionStep).
-  RemoteValueOf(RemoteValue value, std::shared_ptr<const void> shape)
-      : RemoteValue(std::move(value)), shape_(std::move(shape)) {}
+  explicit RemoteValueOf(RemoteValue value) : RemoteValue(std::move(value)) {}
 
   R get() const {
-    const std::vector<at::Tensor> parts = tensors();
-    if constexpr (!std::is_void_v<R>) {
+    if constexpr (std::is_same_v<R, at::Tensor>) {
+      return tensor();
+    } else if constexpr (std::is_same_v<R, std::vector<at::Tensor>>) {
+      return tensors();
+    } else if constexpr (std::is_void_v<R>) {
+      tensors();
+    } else {
+      const std::vector<at::Tensor> parts = tensors();
       internal::TensorCursor reader(parts);
-      return Structure<R>::replace(**static_cast<const std::optional<R>*>(shape_.get()), reader);
+      const std::shared_ptr<const void> exemplar = shape();
+      return Structure<R>::replace(**static_cast<const std::optional<R>*>(exemplar.get()), reader);
     }
   }
-
- private:
-  std::shared_ptr<const void> shape_;
 };
 
 }  // namespace trireme

@@ -7,6 +7,8 @@
 #include "trireme/base/logging.h"
 #include "trireme/base/status.h"
 #include "trireme/coordinator/closure_service.h"
+#include "trireme/coordinator/element_shapes.h"
+#include "trireme/data/dataset_data.h"
 #include "trireme/graph/cutter.h"
 #include "trireme/rpc/async_hello.h"
 #include "trireme/rpc/timer.h"
@@ -24,23 +26,34 @@ constexpr Duration kBatchTime = milliseconds(1);
 constexpr size_t kMostClosures = 64;
 
 constexpr Duration kConnectTime = seconds(10);
-constexpr Duration kRegisterTime = std::chrono::minutes(5);
+constexpr Duration kSupplyTime = std::chrono::minutes(5);
 // A closure may run for hours; whether its worker is there is asked apart.
 constexpr Duration kRunTime = std::chrono::hours(24 * 7);
 constexpr Duration kLifeInterval = seconds(1);
 constexpr Duration kLifePatience = seconds(3);
 // Of a parameter server that is there but did not answer a worker.
 constexpr int kMostServerFailures = 10;
+constexpr int kMostCaptures = 64;  // of one closure
 
 RetryPolicy reconnect_delays() {
   return {.first_delay = milliseconds(50), .longest_delay = seconds(1)};
 }
 
+// Of a worker that was lost so often in a row: who keeps failing gets ever fewer closures to fail
+// with.
+Duration set_aside_for(int losses) {
+  constexpr int kForgiven = 2;
+  constexpr Duration kLongest = seconds(60);
+  if (losses <= kForgiven) return milliseconds(50);
+  return std::min<Duration>(seconds(1 << std::min(losses - kForgiven - 1, 6)), kLongest);
+}
+
 }  // namespace
 
-WorkerLink::WorkerLink(std::shared_ptr<const LinkContext> context, std::shared_ptr<Channel> channel,
-                       std::function<void()> on_first_error)
+WorkerLink::WorkerLink(std::shared_ptr<const LinkContext> context, int worker,
+                       std::shared_ptr<Channel> channel, std::function<void()> on_first_error)
     : context_(std::move(context)),
+      worker_(worker),
       channel_(std::move(channel)),
       on_first_error_(std::move(on_first_error)) {}
 
@@ -95,7 +108,10 @@ void WorkerLink::on_connected(Life life, const Response& response) {
   {
     MutexLock lock(mutex_);
     if (life != life_ || stage_ != Stage::kDown) return;
-    if (!answer->known()) programs_.clear();
+    if (!answer->known()) {
+      programs_.clear();
+      resources_.clear();
+    }
     if (failures_ > 0) log_info(channel_->task(), " is back");
     stage_ = Stage::kUp;
   }
@@ -136,51 +152,95 @@ void WorkerLink::pump() {
     Order order;
     {
       MutexLock lock(mutex_);
-      if (stage_ != Stage::kUp || registering_) return;
+      if (stage_ != Stage::kUp || supplying_) return;
       if (next_.empty()) {
-        if (in_flight_.size() >= kBatchesInFlight || waits_for_closures_) return;
+        if (in_flight_.size() >= kBatchesInFlight) return;
+        next_ = std::exchange(captured_again_, {});
+      }
+      if (next_.empty()) {
+        if (waits_for_closures_) return;
         next_ = context_->queue->take(shared_from_this(), kBatchTime, kMostClosures);
         waits_for_closures_ = next_.empty();
         if (waits_for_closures_) return;
       }
       order.life = life_;
-      for (const ClosurePtr& closure : next_) {
-        if (!programs_.contains(closure->program->id)) order.missing = closure->program;
-      }
-      registering_ = order.missing != nullptr;
-      if (!registering_) {
+      find_missing(order);
+      supplying_ = order.program != nullptr || order.resource != nullptr;
+      if (!supplying_) {
         order.batch = next_batch_++;
-        order.closures = in_flight_[order.batch] = std::exchange(next_, {});
+        order.closures = std::exchange(next_, {});
+        in_flight_[order.batch] = {order.closures, Clock::real().now()};
       }
-      order.options = call_options(after(registering_ ? kRegisterTime : kRunTime));
+      order.options = call_options(after(supplying_ ? kSupplyTime : kRunTime));
       watch_life();
     }
     // Outside of the lock: a call that cannot be made calls back in place.
-    if (order.missing != nullptr) return register_missing(order);
+    if (order.batch == 0) return supply(order);
     send(order);
   }
 }
 
-void WorkerLink::register_missing(const Order& order) {
-  channel_->call(kRegisterProgram, order.missing->registration, order.options,
-                 [self = shared_from_this(), life = order.life, id = order.missing->id](
-                     const Response& response) { self->on_registered(life, id, response); });
+void WorkerLink::find_missing(Order& order) {
+  for (const ClosurePtr& closure : next_) {
+    if (!programs_.contains(closure->program->id)) {
+      order.program = closure->program;
+      return;
+    }
+    if (closure->resources.empty()) continue;
+    for (const auto& variant : closure->program->variants.get()) {
+      if (programs_.contains(variant->id)) continue;
+      order.program = variant;
+      return;
+    }
+    for (const auto& resource : closure->resources) {
+      if (resources_.contains(resource->id())) continue;
+      order.resource = resource;
+      return;
+    }
+  }
 }
 
-void WorkerLink::on_registered(Life life, uint32_t program, const Response& response) {
+void WorkerLink::supply(const Order& order) {
+  const auto supplied = [self = shared_from_this(), order](const Response& response) {
+    self->on_supplied(order, response);
+  };
+  if (order.program != nullptr) {
+    return channel_->call(kRegisterProgram, order.program->registration, order.options, supplied);
+  }
+  DatasetData data = data_of(order.resource->dataset(worker_));
+  CreateResourceRequest request;
+  request.set_coordinator(context_->introduction.coordinator());
+  request.set_resource(order.resource->id());
+  // Workers shuffle differently, and one that was replaced does not begin with the same again.
+  request.set_seed(static_cast<uint64_t>(worker_) + (order.life << 32));
+  *request.mutable_dataset() = std::move(data.def);
+  {
+    MutexLock lock(mutex_);
+    for (uint64_t gone : context_->resources->gone(resources_)) {
+      request.add_dropped(gone);
+      resources_.erase(gone);
+    }
+  }
+  channel_->call(kCreateResource, make_message(request, std::move(data.tensors)), order.options,
+                 supplied);
+}
+
+void WorkerLink::on_supplied(const Order& order, const Response& response) {
   std::vector<ClosurePtr> refused;
   {
     MutexLock lock(mutex_);
-    if (life != life_) return;
-    registering_ = false;
-    if (response.ok()) {
-      programs_.insert(program);
-    } else {
+    if (order.life != life_) return;
+    supplying_ = false;
+    if (!response.ok()) {
       refused = std::exchange(next_, {});
+    } else if (order.program != nullptr) {
+      programs_.insert(order.program->id);
+    } else {
+      resources_.insert(order.resource->id());
     }
   }
   if (response.ok()) return pump();
-  on_refused(life, std::move(refused), response.status());
+  on_refused(order.life, std::move(refused), response.status());
 }
 
 void WorkerLink::send(const Order& order) {
@@ -196,6 +256,13 @@ void WorkerLink::send(const Order& order) {
     added->set_seed(closure->seed);
     added->set_step(closure->step);
     added->set_tensors(append_defined(closure->tensors, tensors, *added->mutable_undefined()));
+    if (!closure->resources.empty()) {
+      for (const auto& resource : closure->resources) added->add_resources(resource->id());
+      for (const auto& variant : closure->program->variants.get()) {
+        added->add_variants(variant->id);
+      }
+    }
+    if (closure->repeat > 1) added->set_repeat(closure->repeat);
     answer_bytes += std::min(closure->program->answer_bytes, kSmallAnswer + 1);
   }
   CallOptions options = order.options;
@@ -210,8 +277,11 @@ void WorkerLink::on_answer(Life life, uint64_t batch, const Response& response) 
   {
     MutexLock lock(mutex_);
     if (life != life_) return;
-    closures = std::move(in_flight_.extract(batch).mapped());
-    if (response.ok()) failures_ = 0;
+    closures = std::move(in_flight_.extract(batch).mapped().closures);
+    if (response.ok()) {
+      failures_ = losses_in_a_row_ = 0;
+      closures_done_ += closures.size();
+    }
   }
   auto answer = response.ok() ? parse_body<RunClosuresResponse>(*response)
                               : absl::StatusOr<RunClosuresResponse>(response.status());
@@ -221,7 +291,9 @@ void WorkerLink::on_answer(Life life, uint64_t batch, const Response& response) 
                       make_status(ErrorCode::kInternal, "a worker answered for other closures",
                                   {channel_->task(), ""}));
   }
+  // Of one closure of the batch.
   const Duration cost = std::chrono::microseconds(answer->microseconds()) / closures.size();
+  note_times(closures, cost);
   std::vector<ClosureQueue::Finished> finished;
   std::vector<ClosurePtr> given_back;
   std::vector<ClosurePtr> without_server;
@@ -229,7 +301,10 @@ void WorkerLink::on_answer(Life life, uint64_t batch, const Response& response) 
   TensorReader reader(response->tensors);
   for (int i = 0; i < answer->results_size(); ++i) {
     ClosurePtr& closure = closures[i];
-    closure->program->cost.note(cost);
+    if (!answer->results(i).drawn().empty()) {
+      on_drawn(life, std::move(closure), answer->results(i));
+      continue;
+    }
     ClosureOutcome outcome = outcome_of(answer->results(i), reader);
     if (!outcome.ok() && context_->servers->concerns(outcome.status()) &&
         ++closure->server_failures < kMostServerFailures) {
@@ -245,6 +320,53 @@ void WorkerLink::on_answer(Life life, uint64_t batch, const Response& response) 
   context_->queue->put_back(given_back);
   if (!without_server.empty()) after_server_failure(server_error, std::move(without_server));
   pump();
+}
+
+// It drew elements that its program does not take: it waits, in nobody's hands, until a thread of
+// the user has captured the function for them.
+void WorkerLink::on_drawn(Life life, ClosurePtr closure, const ClosureResult& result) {
+  DrawnShapes drawn;
+  absl::Status error;
+  if (result.drawn_size() != static_cast<int>(closure->resources.size())) {
+    error = make_status(ErrorCode::kInternal, "the worker drew from other iterators",
+                        {channel_->task(), ""});
+  } else if (++closure->captures > kMostCaptures) {
+    error = make_status(
+        ErrorCode::kFailedPrecondition,
+        "what it draws from its iterators depends on what it has drawn before; draw the same "
+        "number of elements whatever their shapes are",
+        {channel_->task(), absl::StrCat("function '", closure->program->function, "'")});
+  }
+  for (int i = 0; i < result.drawn_size() && error.ok(); ++i) {
+    std::vector<ElementSpec>& elements = drawn[closure->resources[i]->id()];
+    for (const ElementShape& shape : result.drawn(i).elements()) {
+      auto spec = spec_of(shape);
+      if (!spec.ok()) error = spec.status();
+      if (spec.ok()) elements.push_back(*std::move(spec));
+    }
+  }
+  if (!error.ok()) return finish({{std::move(closure), error}});
+  context_->queue->add_errand(
+      [self = shared_from_this(), life, closure = std::move(closure), drawn = std::move(drawn)] {
+        self->capture_again(life, closure, drawn);
+      });
+}
+
+void WorkerLink::capture_again(Life life, const ClosurePtr& closure, const DrawnShapes& drawn) {
+  if (context_->queue->cancels()) return context_->queue->put_back({closure});
+  const absl::Status captured = try_call([&] { closure->capture_again(drawn); });
+  if (!captured.ok()) {
+    return finish(
+        {{closure, with_origin(captured, {"", absl::StrCat("function '", closure->program->function,
+                                                           "'")})}});
+  }
+  bool current;
+  {
+    MutexLock lock(mutex_);
+    current = life == life_;
+    if (current) captured_again_.push_back(closure);
+  }
+  current ? pump() : context_->queue->put_back({closure});
 }
 
 // The worker did not run them at all.
@@ -274,9 +396,7 @@ void WorkerLink::after_server_failure(const absl::Status& error, std::vector<Clo
 }
 
 void WorkerLink::finish(std::vector<ClosureQueue::Finished> finished) {
-  const bool first_error = context_->queue->finish(std::move(finished));
-  const Gate::Pass pass = telling_.enter();
-  if (first_error && pass) on_first_error_();
+  if (context_->queue->finish(std::move(finished))) on_first_error_();
 }
 
 void WorkerLink::cancel_below(uint64_t sequence) {
@@ -292,7 +412,52 @@ void WorkerLink::cancel_below(uint64_t sequence) {
   channel_->call(kCancelClosures, make_message(request), options, [](const Response&) {});
 }
 
+WorkerState WorkerLink::state() const {
+  MutexLock lock(mutex_);
+  WorkerState state{.task = {"worker", worker_},
+                    .up = stage_ == Stage::kUp,
+                    .slow = context_->stragglers->is_slow(worker_),
+                    .closures_done = closures_done_,
+                    .closures_there = next_.size(),
+                    .losses = losses_};
+  for (const auto& [number, batch] : in_flight_) state.closures_there += batch.closures.size();
+  return state;
+}
+
 // --- losing it ---
+
+// Of closures that came back, each of which took so long, as far as is known.
+void WorkerLink::note_times(const std::vector<ClosurePtr>& closures, Duration each) {
+  const ClosureProgram* noted = nullptr;
+  for (const ClosurePtr& closure : closures) {
+    const Duration once = each / closure->repeat;
+    closure->program->cost.note(once);
+    if (std::exchange(noted, closure->program.get()) == closure->program.get()) continue;
+    context_->stragglers->note(worker_, closure->program->id, closure->program->function, once);
+  }
+}
+
+// A worker may be so slow that nothing comes back that could be noted.
+void WorkerLink::watch_speed() {
+  std::vector<ClosurePtr> closures;
+  Time since;
+  {
+    MutexLock lock(mutex_);
+    if (in_flight_.empty()) return;
+    since = in_flight_.begin()->second.sent;
+    for (const auto& [number, batch] : in_flight_) {
+      closures.insert(closures.end(), batch.closures.begin(), batch.closures.end());
+    }
+  }
+  Duration elsewhere = {};
+  for (const ClosurePtr& closure : closures) {
+    const Duration once = context_->stragglers->elsewhere(worker_, closure->program->id);
+    if (once == Duration()) return;  // nobody knows
+    elsewhere += once * closure->repeat;
+  }
+  context_->stragglers->note_waiting(worker_, closures[0]->program->function,
+                                     Clock::real().now() - since, elsewhere);
+}
 
 void WorkerLink::watch_life() {
   if (std::exchange(watched_, true)) return;
@@ -313,6 +478,7 @@ void WorkerLink::ask_life() {
     life = life_;
     incarnation = incarnation_;
   }
+  watch_speed();
   context_->life_signs->ask(channel_, incarnation, after(kLifePatience),
                             [self = shared_from_this(), life](const absl::Status& answer) {
                               if (says_gone(answer)) self->lost(life, answer);
@@ -326,12 +492,14 @@ void WorkerLink::ask_life() {
 std::vector<ClosurePtr> WorkerLink::begin_next_life(Stage stage, std::stop_source& stop) {
   std::vector<ClosurePtr> closures;
   for (const auto& [number, batch] : in_flight_) {
-    closures.insert(closures.end(), batch.begin(), batch.end());
+    closures.insert(closures.end(), batch.closures.begin(), batch.closures.end());
   }
-  closures.insert(closures.end(), next_.begin(), next_.end());
+  for (std::vector<ClosurePtr>* waiting : {&next_, &captured_again_}) {
+    closures.insert(closures.end(), waiting->begin(), waiting->end());
+    waiting->clear();
+  }
   in_flight_.clear();
-  next_.clear();
-  registering_ = false;
+  supplying_ = false;
   stage_ = stage;
   ++life_;
   stop = std::exchange(stop_, std::stop_source());
@@ -346,16 +514,27 @@ void WorkerLink::lost(Life life, const absl::Status& why) {
     MutexLock lock(mutex_);
     if (life != life_ || stage_ != Stage::kUp) return;
     closures = begin_next_life(Stage::kDown, stop);
-    delay = reconnect_delays().delay_before(++failures_ + 1);
-    log_warning(channel_->task(), " is lost, its closures run elsewhere: ", describe(why));
+    ++failures_;
+    ++losses_;
+    delay = set_aside_for(++losses_in_a_row_);
+    if (delay < seconds(1)) {
+      log_warning(channel_->task(), " is lost, its closures run elsewhere: ", describe(why));
+    } else {
+      log_warning(
+          channel_->task(), " was lost ", losses_in_a_row_, " times without having run a closure",
+          closures.empty() ? ""
+                           : absl::StrCat(" of function '", closures[0]->program->function, "'"),
+          "; it is set aside for ", delay / seconds(1),
+          " s. Its own log tells why: ", describe(why));
+    }
   }
+  context_->stragglers->forget(worker_);
   context_->queue->put_back(closures);
   stop.request_stop();  // a worker that is there after all should not go on
   connect_after(delay);
 }
 
 void WorkerLink::end() {
-  telling_.close(after(seconds(10)));
   std::vector<ClosurePtr> closures;
   std::stop_source stop;
   CallOptions options{.deadline = after(seconds(2))};

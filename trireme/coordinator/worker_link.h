@@ -10,11 +10,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "trireme/base/gate.h"
 #include "trireme/base/mutex.h"
 #include "trireme/coordinator/closure_queue.h"
 #include "trireme/coordinator/closures.pb.h"
 #include "trireme/coordinator/ps_watch.h"
+#include "trireme/coordinator/straggler_watch.h"
+#include "trireme/coordinator/worker_resource.h"
+#include "trireme/coordinator/worker_state.h"
 #include "trireme/rpc/channel.h"
 #include "trireme/runtime/life_signs.h"
 
@@ -26,6 +28,8 @@ struct LinkContext {
   std::shared_ptr<ClosureQueue> queue;
   std::shared_ptr<PsWatch> servers;
   std::shared_ptr<LifeSigns> life_signs;
+  std::shared_ptr<WorkerResources> resources;
+  std::shared_ptr<StragglerWatch> stragglers;
 };
 
 // A coordinator's end of one worker: takes closures from the queue in batches, has the worker run
@@ -38,9 +42,9 @@ struct LinkContext {
 // Thread-safe; held by calls under way.
 class WorkerLink final : public ClosureTaker, public std::enable_shared_from_this<WorkerLink> {
  public:
-  // `on_first_error`: called when a closure brought the queue's first error, not after end().
-  WorkerLink(std::shared_ptr<const LinkContext> context, std::shared_ptr<Channel> channel,
-             std::function<void()> on_first_error);
+  // `on_first_error`: called when a closure brought the queue's first error.
+  WorkerLink(std::shared_ptr<const LinkContext> context, int worker,
+             std::shared_ptr<Channel> channel, std::function<void()> on_first_error);
 
   void start();
   // Tells the worker to end closures below that sequence. It answers for them nevertheless.
@@ -49,15 +53,19 @@ class WorkerLink final : public ClosureTaker, public std::enable_shared_from_thi
   void end();
 
   bool on_closures() override;
+  int worker() const override { return worker_; }
+  const std::string& address() const { return channel_->address(); }
+  WorkerState state() const;
 
  private:
   // A life of the connection: what was begun in one means nothing in the next.
   using Life = uint64_t;
   enum class Stage { kDown, kUp, kEnded };
-  // A call to be made: run a batch, or register what it needs.
+  // A call to be made: run a batch, or give the worker what that needs.
   struct Order {
     Life life = 0;
-    std::shared_ptr<const ClosureProgram> missing;
+    std::shared_ptr<const ClosureProgram> program;
+    std::shared_ptr<WorkerResource> resource;
     uint64_t batch = 0;
     std::vector<ClosurePtr> closures;
     CallOptions options;
@@ -69,13 +77,19 @@ class WorkerLink final : public ClosureTaker, public std::enable_shared_from_thi
   void try_again(Life life, const absl::Status& error);
   void connect_after(Duration delay);
   void pump();
-  void register_missing(const Order& order);
-  void on_registered(Life life, uint32_t program, const Response& response);
+  // What a batch needs and the worker does not have, if anything.
+  void find_missing(Order& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void supply(const Order& order);
+  void on_supplied(const Order& order, const Response& response);
   void send(const Order& order);
   void on_answer(Life life, uint64_t batch, const Response& response);
+  void on_drawn(Life life, ClosurePtr closure, const ClosureResult& result);
+  void capture_again(Life life, const ClosurePtr& closure, const DrawnShapes& drawn);
   void on_refused(Life life, std::vector<ClosurePtr> closures, const absl::Status& error);
   void after_server_failure(const absl::Status& error, std::vector<ClosurePtr> closures);
   void finish(std::vector<ClosureQueue::Finished> finished);
+  void note_times(const std::vector<ClosurePtr>& closures, Duration each);
+  void watch_speed();
   void watch_life() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ask_life();
   void lost(Life life, const absl::Status& why);
@@ -84,23 +98,34 @@ class WorkerLink final : public ClosureTaker, public std::enable_shared_from_thi
   CallOptions call_options(Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<const LinkContext> context_;
+  const int worker_;
   const std::shared_ptr<Channel> channel_;
   const std::function<void()> on_first_error_;
-  Gate telling_;  // the first error
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kDown;
-  Life life_ ABSL_GUARDED_BY(mutex_) = 0;
+  Life life_ ABSL_GUARDED_BY(mutex_) = 1;
   std::stop_source stop_ ABSL_GUARDED_BY(mutex_);  // of this life's calls
   uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::set<uint32_t> programs_ ABSL_GUARDED_BY(mutex_);  // that the worker knows
-  std::map<uint64_t, std::vector<ClosurePtr>> in_flight_ ABSL_GUARDED_BY(mutex_);  // by batch
+  // What the worker has.
+  std::set<uint32_t> programs_ ABSL_GUARDED_BY(mutex_);
+  std::set<uint64_t> resources_ ABSL_GUARDED_BY(mutex_);
+  struct Batch {
+    std::vector<ClosurePtr> closures;
+    Time sent;
+  };
+  std::map<uint64_t, Batch> in_flight_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_batch_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::vector<ClosurePtr> next_ ABSL_GUARDED_BY(mutex_);  // waits until its programs are known
-  bool registering_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<ClosurePtr> next_ ABSL_GUARDED_BY(mutex_);  // waits until the worker has its needs
+  bool supplying_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<ClosurePtr> captured_again_ ABSL_GUARDED_BY(mutex_);  // to be next
   bool waits_for_closures_ ABSL_GUARDED_BY(mutex_) = false;
   bool watched_ ABSL_GUARDED_BY(mutex_) = false;
-  int failures_ ABSL_GUARDED_BY(mutex_) = 0;  // in a row
+  // In a row: failed attempts to connect, and losses before a closure was done.
+  int failures_ ABSL_GUARDED_BY(mutex_) = 0;
+  int losses_in_a_row_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t losses_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t closures_done_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace trireme::internal

@@ -1,5 +1,8 @@
 #include "trireme/data/iterator.h"
 
+#include <algorithm>
+#include <atomic>
+
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
 #include "trireme/graph/device_scope.h"
@@ -10,24 +13,24 @@ namespace {
 
 class Placeholder : public internal::ElementSource {
  public:
-  Placeholder(const ElementSpec& spec, uint64_t resource)
-      : element_(internal::zeros(spec)), resource_(resource) {}
+  Placeholder(std::vector<internal::Element> examples, uint64_t resource)
+      : examples_(std::move(examples)), resource_(resource) {}
 
-  internal::Element draw() override { return element_; }
-  void put_back(internal::Element) override {}
+  internal::Element draw() override { return examples_[std::min(drawn_++, examples_.size() - 1)]; }
+  void put_back(internal::Element) override { --drawn_; }
   uint64_t resource() const override { return resource_; }
   std::string name() const override { return absl::StrCat("iterator ", resource_, " on a worker"); }
 
  private:
-  const internal::Element element_;
+  const std::vector<internal::Element> examples_;
   const uint64_t resource_;
+  std::atomic<size_t> drawn_ = 0;
 };
 
 }  // namespace
 
-Iterator Iterator::placeholder(const ElementSpec& spec, uint64_t resource) {
-  const internal::OwnWork own;
-  return Iterator(std::make_shared<Placeholder>(spec, resource));
+Iterator Iterator::placeholder(std::vector<internal::Element> examples, uint64_t resource) {
+  return Iterator(std::make_shared<Placeholder>(std::move(examples), resource));
 }
 
 std::optional<std::vector<at::Tensor>> Iterator::next_optional() {

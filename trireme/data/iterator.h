@@ -31,10 +31,10 @@ class Iterator {
  public:
   explicit Iterator(std::shared_ptr<internal::ElementSource> source) : source_(std::move(source)) {}
 
-  // Stands for an iterator on a worker that gives such elements, when a function is prepared to run
-  // there. The step then tells how many elements it draws from the resource and which of its inputs
-  // they are (internal::Draw); until they are there these hold zeros.
-  static Iterator placeholder(const ElementSpec& spec, uint64_t resource);
+  // Stands for an iterator on a worker, when a function is prepared to run there: gives these
+  // examples, at least one, and then the last again. The step tells how many elements it draws from
+  // the resource and which of its inputs they are (internal::Draw). For one call of one function.
+  static Iterator placeholder(std::vector<internal::Element> examples, uint64_t resource);
 
   // The next element: of one tensor, or of N. Throws Error, at the end with END_OF_DATA.
   at::Tensor next() { return take(1)[0]; }

@@ -278,7 +278,8 @@ TEST(IteratorPlaceholder, AStepTellsWhatToDrawWhere) {
   });
   Iterator here = Dataset::range(7, 9).iterator();
   const auto step =
-      f.prepare(at::ones({}, at::kLong), Iterator::placeholder(dataset.element_spec(), 42), here);
+      f.prepare(at::ones({}, at::kLong),
+                Iterator::placeholder({internal::zeros(dataset.element_spec())}, 42), here);
   ASSERT_EQ(step->draws.size(), 2u);
   const internal::Draw &there = step->draws[0], &local = step->draws[1];
   EXPECT_THAT((std::vector<uint64_t>{there.argument, there.resource, there.elements, there.tensors,
@@ -313,7 +314,7 @@ TEST(IteratorPlaceholder, AStepTellsWhatToDrawWhere) {
 }
 
 TEST(IteratorPlaceholder, CannotBeDrawnFromHere) {
-  Iterator there = Iterator::placeholder(Dataset::range(3).element_spec(), 42);
+  Iterator there = Iterator::placeholder({internal::zeros(Dataset::range(3).element_spec())}, 42);
   EXPECT_THAT(error_of([&] { there.next(); }).what(), HasSubstr("iterator 42 on a worker"));
   EXPECT_THAT(error_of([&] { there.next_optional(); }).what(), HasSubstr("iterator 42"));
   auto f = function("f", [](Iterator& numbers) { return numbers.next() + 1; });

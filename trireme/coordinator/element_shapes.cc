@@ -1,0 +1,44 @@
+#include "trireme/coordinator/element_shapes.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+#include "trireme/tensor/dtype.h"
+
+namespace trireme::internal {
+namespace {
+
+// Zeros of them are made where functions are captured.
+constexpr double kMostBytes = 1 << 30;
+
+}  // namespace
+
+void set_shape(const std::vector<at::Tensor>& element, ElementShape& shape) {
+  for (const at::Tensor& tensor : element) {
+    proto::TensorType* type = shape.add_tensors();
+    type->set_dtype(static_cast<int>(tensor.scalar_type()));
+    for (int64_t size : tensor.sizes()) type->add_sizes(size);
+  }
+}
+
+absl::StatusOr<ElementSpec> spec_of(const ElementShape& shape) {
+  ElementSpec spec;
+  for (const proto::TensorType& type : shape.tensors()) {
+    TensorSpec& tensor = spec.emplace_back();
+    tensor.dtype = static_cast<c10::ScalarType>(type.dtype());
+    TRIREME_RETURN_IF_ERROR(dtype_to_wire(tensor.dtype).status());
+    tensor.sizes = {type.sizes().begin(), type.sizes().end()};
+    if (std::ranges::any_of(tensor.sizes, [](int64_t size) { return size < 0; })) {
+      return make_status(ErrorCode::kInvalidArgument, "an element has a negative size");
+    }
+  }
+  if (bytes_of(spec) > kMostBytes) {
+    return make_status(ErrorCode::kInvalidArgument, absl::StrCat("elements ", to_string(spec),
+                                                                 " are too large to be drawn by a "
+                                                                 "worker; make batches smaller"));
+  }
+  return spec;
+}
+
+}  // namespace trireme::internal

@@ -1,0 +1,275 @@
+// What workers have their own of: datasets, values, functions of the binary.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "trireme/base/status.h"
+#include "trireme/coordinator/cluster_coordinator.h"
+#include "trireme/graph/variable.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/testing/error_of.h"
+#include "trireme/testing/in_process_test_cluster.h"
+
+namespace trireme {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
+using torch::Tensor;
+
+ClusterSpec with_workers(const ClusterSpec& spec, const std::vector<int>& workers) {
+  std::map<int, std::string> addresses;
+  for (int worker : workers) addresses[worker] = spec.address({"worker", worker});
+  std::vector<std::string> ps;
+  for (int i = 0; i < spec.num_tasks("ps"); ++i) ps.push_back(spec.address({"ps", i}));
+  return ClusterSpec{{"worker", addresses}, {"ps", ps}};
+}
+
+class PerWorkerTest : public testing::Test {
+ protected:
+  int64_t total() const { return total_->read().item<int64_t>(); }
+
+  InProcessTestCluster cluster_{{.workers = 3, .ps = 2}};
+  ParameterServerStrategy strategy_{Cluster(with_workers(cluster_.spec(), {0, 1}))};
+  ParameterServers::Scope scope_ = strategy_.scope();
+  std::optional<Variable> total_{std::in_place, "total", torch::zeros({}, torch::kInt64)};
+  const Function<Tensor(Iterator&)> add_ =
+      function("add", std::function<Tensor(Iterator&)>([this](Iterator& numbers) {
+                 const Tensor number = numbers.next().sum();
+                 total_->assign_add(number);
+                 return number;
+               }));
+  ClusterCoordinator coordinator_{strategy_};
+};
+
+TEST_F(PerWorkerTest, EachWorkerDrawsFromTheDatasetThatWasMadeForIt) {
+  std::vector<int> asked;
+  const auto data = coordinator_.create_per_worker_dataset([&](const InputContext& context) {
+    EXPECT_EQ(context.num_input_pipelines, 2);
+    EXPECT_EQ(context.get_per_replica_batch_size(32), 32);
+    asked.push_back(context.input_pipeline_id);
+    const int64_t first = 1000 * (context.input_pipeline_id + 1);
+    return Dataset::range(first, first + 1000);
+  });
+  EXPECT_THAT(asked, ElementsAre(0, 1));
+  std::vector<RemoteValueOf<Tensor>> values;
+  for (int i = 0; i < 400; ++i) values.push_back(coordinator_.schedule(add_, data.iterator()));
+  coordinator_.join();
+  std::vector<std::set<int64_t>> drawn(2);
+  int64_t sum = 0;
+  for (const Tensor& value : coordinator_.fetch(values)) {
+    const int64_t number = value.item<int64_t>();
+    EXPECT_TRUE(drawn.at(number / 1000 - 1).insert(number % 1000).second) << number;
+    sum += number;
+  }
+  EXPECT_EQ(total(), sum);
+  // Each once, from the first on.
+  for (const auto& numbers : drawn) {
+    if (numbers.empty()) continue;
+    EXPECT_EQ(*numbers.rbegin() + 1, static_cast<int64_t>(numbers.size()));
+  }
+  EXPECT_EQ(add_.captures(), 1);
+}
+
+TEST_F(PerWorkerTest, AFunctionIsCapturedForShapesThatOnlyAWorkerMeets) {
+  coordinator_.update_workers(with_workers(cluster_.spec(), {0}));
+  const auto data = coordinator_.create_per_worker_dataset(Dataset::range(10).batch(4).repeat());
+  std::vector<RemoteValueOf<Tensor>> values;
+  for (int i = 0; i < 9; ++i) values.push_back(coordinator_.schedule(add_, data.iterator()));
+  coordinator_.join();
+  std::vector<int64_t> sums;
+  for (const Tensor& value : coordinator_.fetch(values)) sums.push_back(value.item<int64_t>());
+  EXPECT_THAT(sums, UnorderedElementsAre(6, 22, 17, 6, 22, 17, 6, 22, 17));
+  EXPECT_EQ(total(), 3 * 45);
+  EXPECT_EQ(add_.captures(), 2);
+}
+
+TEST_F(PerWorkerTest, FetchingAloneCapturesToo) {
+  const auto data = coordinator_.create_per_worker_dataset([](const InputContext& context) {
+    // Not what the first worker's looks like.
+    return Dataset::range(6).batch(context.input_pipeline_id == 0 ? 2 : 3).repeat();
+  });
+  std::vector<RemoteValueOf<Tensor>> values;
+  for (int i = 0; i < 50; ++i) values.push_back(coordinator_.schedule(add_, data.iterator()));
+  for (const Tensor& value : coordinator_.fetch(values)) {
+    EXPECT_TRUE((std::set<int64_t>{1, 5, 9, 3, 12}).contains(value.item<int64_t>())) << value;
+  }
+}
+
+TEST_F(PerWorkerTest, AFunctionThatCannotBeCapturedForWhatAWorkerMeetsSaysSo) {
+  coordinator_.update_workers(with_workers(cluster_.spec(), {0}));
+  const auto data = coordinator_.create_per_worker_dataset(Dataset::range(5).batch(4));
+  const auto first = function("first", std::function<Tensor(Iterator&)>([](Iterator& numbers) {
+                                return numbers.next().reshape({2, 2}).sum();
+                              }));
+  for (int i = 0; i < 2; ++i) coordinator_.schedule(first, data.iterator());
+  const Error error = error_of([&] { coordinator_.join(); });
+  EXPECT_THAT(error.what(), HasSubstr("function 'first'"));
+  EXPECT_THAT(error.what(), HasSubstr("2, 2"));
+  coordinator_.join();
+}
+
+TEST_F(PerWorkerTest, TheEndOfDataIsRaisedAtJoin) {
+  const auto data = coordinator_.create_per_worker_dataset(Dataset::range(3));
+  for (int i = 0; i < 20; ++i) coordinator_.schedule(add_, data.iterator());
+  const Error error = error_of([&] { coordinator_.join(); });
+  EXPECT_EQ(error.code(), ErrorCode::kEndOfData);
+  EXPECT_THAT(error.what(), HasSubstr("/job:worker/task:"));
+  coordinator_.join();
+}
+
+TEST_F(PerWorkerTest, AReplacedWorkerBeginsItsDatasetAnew) {
+  coordinator_.update_workers(with_workers(cluster_.spec(), {0}));
+  const auto data = coordinator_.create_per_worker_dataset(Dataset::range(100));
+  const auto draw = [&] {
+    return coordinator_.fetch(coordinator_.schedule(add_, data.iterator())).item<int64_t>();
+  };
+  EXPECT_EQ(draw(), 0);
+  EXPECT_EQ(draw(), 1);
+  cluster_.restart({"worker", 0});
+  EXPECT_EQ(draw(), 0);
+}
+
+TEST_F(PerWorkerTest, AClosureRepeatsWithTheNextElementsEachTime) {
+  coordinator_.update_workers(with_workers(cluster_.spec(), {0}));
+  const auto data = coordinator_.create_per_worker_dataset(Dataset::range(1, 101));
+  const auto last = coordinator_.schedule({.repeat = 50}, add_, data.iterator());
+  EXPECT_EQ(coordinator_.fetch(last).item<int64_t>(), 50);
+  EXPECT_EQ(total(), 50 * 51 / 2);
+  coordinator_.schedule({.repeat = 50}, add_, data.iterator());
+  coordinator_.join();
+  EXPECT_EQ(total(), 100 * 101 / 2);
+
+  Iterator here = Dataset::range(5).iterator();
+  EXPECT_THAT(error_text([&] { coordinator_.schedule({.repeat = 2}, add_, here); }),
+              HasSubstr("create_per_worker_dataset"));
+  EXPECT_THAT(error_text([&] { coordinator_.schedule({.repeat = 0}, add_, data.iterator()); }),
+              HasSubstr("repeat"));
+}
+
+TEST_F(PerWorkerTest, ARepeatedClosureMeetsOtherShapesOnTheWay) {
+  coordinator_.update_workers(with_workers(cluster_.spec(), {0}));
+  const auto data = coordinator_.create_per_worker_dataset(Dataset::range(10).batch(4).repeat());
+  coordinator_.schedule({.repeat = 30}, add_, data.iterator());
+  coordinator_.join();
+  EXPECT_EQ(total(), 10 * 45);
+  EXPECT_EQ(add_.captures(), 2);
+}
+
+TEST_F(PerWorkerTest, RepetitionsTrainAsClosuresDo) {
+  coordinator_.update_workers(with_workers(cluster_.spec(), {0}));
+  torch::manual_seed(5);
+  auto net = strategy_.distribute<torch::nn::Linear>(3, 1);
+  Sgd optimizer(net, {.lr = 0.05});
+  const Tensor x = torch::randn({64, 3});
+  const auto data = coordinator_.create_per_worker_dataset(
+      Dataset::from_tensors({x, x.sum(1, true)}).repeat().batch(8));
+  const auto step = function("step", std::function<Tensor(Iterator&)>([&](Iterator& batches) {
+                               auto [inputs, targets] = batches.next<2>();
+                               const Tensor loss = torch::mse_loss(net->forward(inputs), targets);
+                               optimizer.minimize(loss);
+                               return loss;
+                             }));
+  const float before =
+      coordinator_.fetch(coordinator_.schedule(step, data.iterator())).item<float>();
+  const auto after = coordinator_.schedule({.repeat = 200}, step, data.iterator());
+  EXPECT_LT(coordinator_.fetch(after).item<float>(), before / 20);
+}
+
+TEST_F(PerWorkerTest, ATensorOfEachWorker) {
+  const auto offset = coordinator_.create_per_worker_tensor([](const InputContext& context) {
+    return torch::tensor(int64_t{100} * (context.input_pipeline_id + 1));
+  });
+  const auto shift = function(
+      "shift", [](const Tensor& x, const Tensor& by, const Tensor& y) { return x + by + y; });
+  const Tensor one = torch::ones({}, torch::kInt64);
+  std::vector<RemoteValueOf<Tensor>> values;
+  for (int i = 0; i < 20; ++i) values.push_back(coordinator_.schedule(shift, one, offset, one));
+  for (const Tensor& value : coordinator_.fetch(values)) {
+    const int64_t number = value.item<int64_t>();
+    EXPECT_TRUE(number == 102 || number == 202) << number;
+  }
+}
+
+TEST_F(PerWorkerTest, AWorkerThatIsAddedGetsClosuresAndADataset) {
+  std::atomic<int> made = 0;
+  const auto data = coordinator_.create_per_worker_dataset([&](const InputContext&) {
+    ++made;
+    return Dataset::range(1).repeat();
+  });
+  EXPECT_EQ(made, 2);
+  coordinator_.update_workers(with_workers(cluster_.spec(), {0, 2}));
+  EXPECT_EQ(made, 3);
+  const Time limit = after(seconds(20));
+  const auto done_by = [&](int worker) {
+    for (const WorkerState& state : coordinator_.workers()) {
+      if (state.task.index == worker) return state.closures_done;
+    }
+    return uint64_t{0};
+  };
+  while (done_by(2) == 0 && Clock::real().now() < limit) {
+    for (int i = 0; i < 100; ++i) coordinator_.schedule(add_, data.iterator());
+    coordinator_.join();
+  }
+  EXPECT_GT(done_by(2), 0u);
+  ASSERT_EQ(coordinator_.workers().size(), 2u);
+  EXPECT_EQ(coordinator_.workers()[1].task, (TaskId{"worker", 2}));
+  EXPECT_THAT(error_text([&] {
+                coordinator_.update_workers(ClusterSpec{{"ps", {"a:1"}}});
+              }),
+              HasSubstr("no workers"));
+}
+
+TEST_F(PerWorkerTest, WorkersComeAndGoWhileClosuresRun) {
+  constexpr int kClosures = 3000;
+  const auto data = coordinator_.create_per_worker_dataset(Dataset::range(1, 2).repeat());
+  for (int i = 0; i < kClosures; ++i) {
+    if (i % 300 == 0) {
+      coordinator_.update_workers(with_workers(cluster_.spec(), {(i / 300) % 3}));
+    }
+    coordinator_.schedule(add_, data.iterator());
+  }
+  coordinator_.join();
+  EXPECT_EQ(total(), kClosures);
+}
+
+TEST_F(PerWorkerTest, ADeadlineIsKept) {
+  for (int worker : {0, 1}) cluster_.kill({"worker", worker});
+  const auto data = coordinator_.create_per_worker_dataset(Dataset::range(100));
+  const auto late = coordinator_.schedule({.deadline = milliseconds(50)}, add_, data.iterator());
+  const auto other = coordinator_.schedule(add_, data.iterator());
+  const Error error = error_of([&] { coordinator_.join(); });
+  EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
+  EXPECT_THAT(error.what(), HasSubstr("of function 'add'"));
+  EXPECT_EQ(error_of([&] { late.tensor(); }).code(), ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(error_of([&] { other.tensor(); }).code(), ErrorCode::kCancelled);
+  for (int worker : {0, 1}) cluster_.start({"worker", worker});
+  coordinator_.schedule({.deadline = seconds(60)}, add_, data.iterator());
+  coordinator_.join();
+}
+
+const auto kReverse =
+    native_function("reverse", [](const Tensor& x) { return torch::flip(x, {0}); });
+const auto kPair = native_function("pair", [](const Tensor& x, const Tensor& y) {
+  if (x.dim() != y.dim()) throw std::runtime_error("they do not match");
+  return std::vector<Tensor>{y, x};
+});
+
+TEST_F(PerWorkerTest, ANativeFunctionRunsOnWorkersOfTheSameBinary) {
+  const auto reversed = coordinator_.schedule(kReverse, torch::arange(3));
+  EXPECT_TRUE(coordinator_.fetch(reversed).equal(torch::tensor({2, 1, 0})));
+  const auto pair = coordinator_.schedule(kPair, torch::ones({1}), torch::zeros({1}));
+  EXPECT_EQ(coordinator_.fetch(pair)[1].item<float>(), 1.0f);
+  coordinator_.schedule(kPair, torch::ones({1}), torch::zeros({}));
+  const Error error = error_of([&] { coordinator_.join(); });
+  EXPECT_THAT(error.what(), HasSubstr("function 'pair'"));
+  EXPECT_THAT(error.what(), HasSubstr("they do not match"));
+  EXPECT_THAT(error_text([] { native_function("pair", [](const Tensor& x) { return x; }); }),
+              HasSubstr("native function 'pair'"));
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/mutex.h"
+
+namespace trireme::internal {
+
+// Compares how long workers take for closures of the same programs, and names in the log those that
+// are much slower than the others. They stay workers: a slow one still helps. Thread-safe.
+class StragglerWatch {
+ public:
+  // A worker has run closures of a program, one of which took it so long.
+  void note(int worker, uint32_t program, const std::string& function, Duration each);
+  // How long a closure of the program takes other workers; zero if none has run it.
+  Duration elsewhere(int worker, uint32_t program) const;
+  // A worker has had closures for so long, which would take others so long.
+  void note_waiting(int worker, const std::string& function, Duration waited, Duration elsewhere);
+  // It is gone, or another.
+  void forget(int worker);
+
+  bool is_slow(int worker) const;
+
+ private:
+  struct Worker {
+    int slow_times = 0;  // in a row
+    int usual_times = 0;
+    bool slow = false;
+  };
+
+  Duration elsewhere_locked(int worker, uint32_t program) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void name(int worker, const std::string& function, Duration here, Duration elsewhere)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable Mutex mutex_;
+  std::map<uint32_t, std::map<int, Duration>> usual_ ABSL_GUARDED_BY(mutex_);  // by program, worker
+  std::map<int, Worker> workers_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace trireme::internal
