@@ -146,7 +146,7 @@ void LaunchedCluster::on_exit(const TaskId& task, const ExitStatus& status) {
   {
     MutexLock lock(mutex_);
     members_[task].ended = status;
-    warn = up_ && !stopping_;
+    warn = up_ && !stopping_ && !status.ok();  // else it was told that the job has ended
   }
   if (warn) {
     say(absl::StrCat("warning: ", task.to_string(), " has ended early: ", status.to_string(),

@@ -4,10 +4,15 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <torch/types.h>
 #include <unistd.h>
+
+#include <thread>
 
 #include "trireme/base/status.h"
 #include "trireme/base/subprocess.h"
+#include "trireme/coordinator/cluster_coordinator.h"
+#include "trireme/graph/variable.h"
 #include "trireme/rpc/temporary_folder.h"
 #include "trireme/runtime/cluster_status.h"
 #include "trireme/testing/process_cluster.h"
@@ -165,6 +170,34 @@ TEST_F(NetworkClusterTest, AProxyDelaysAndCuts) {
   // A killed task comes back behind its proxy.
   cluster_->restart(kWorker);
   EXPECT_EQ(answering(), 3);
+}
+
+// F7. What TCP makes of lost packets is delay, so delay is what there is.
+TEST_F(NetworkClusterTest, ClosuresOverASlowNetworkTakeLongerAndNobodyIsTakenForLost) {
+  start(true);
+  ParameterServerStrategy strategy(Cluster(cluster_->spec()), {.certs = folder_.path()});
+  const auto scope = strategy.scope();
+  const Variable count("count", torch::zeros({}, torch::kInt64));
+  ClusterCoordinator coordinator(strategy);
+  const auto add = function(
+      "add", std::function<void()>([&] { count.assign_add(torch::ones({}, torch::kInt64)); }));
+  coordinator.schedule(add).get();
+  for (const TaskId& task : cluster_->spec().all_tasks()) {
+    cluster_->proxy(task).set_delay(milliseconds(50), milliseconds(500));
+  }
+  constexpr int kClosures = 500;
+  const Time limit = after(seconds(90));
+  for (int i = 1; i < kClosures; ++i) coordinator.schedule(add);
+  while (!coordinator.done() && Clock::real().now() < limit) {
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  ASSERT_TRUE(coordinator.done());
+  EXPECT_EQ(count.read().item<int64_t>(), kClosures);
+  for (const WorkerState& worker : coordinator.workers()) {
+    EXPECT_TRUE(worker.up);
+    EXPECT_EQ(worker.losses, 0u) << worker.task;
+    EXPECT_GT(worker.closures_done, 0u) << worker.task;
+  }
 }
 
 }  // namespace

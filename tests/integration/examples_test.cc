@@ -1,4 +1,5 @@
 // The examples print what their page shows, on servers in their own process and on others.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -6,10 +7,16 @@
 #include <sstream>
 
 #include "tests/integration/commands.h"
+#include "trireme/rpc/certificates.h"
+#include "trireme/rpc/port_reservation.h"
+#include "trireme/rpc/temporary_folder.h"
 #include "trireme/testing/process_cluster.h"
 
 namespace trireme {
 namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
 
 // The block that follows the line `<!-- output of NAME -->`.
 std::string shown(const std::string& name, const char* path = EXAMPLES_PAGE) {
@@ -68,6 +75,70 @@ TEST(DistributedSample, PrintsWhatItsPageShows) {
 TEST(ScheduledClosures, PrintsWhatItsPageShows) {
   ASSERT_NE(shown("scheduled_closures", COORDINATOR_PAGE), "");
   EXPECT_EQ(printed("scheduled_closures", {}), shown("scheduled_closures", COORDINATOR_PAGE));
+}
+
+// Workers do not wait for each other, so the numbers differ; but it always learns.
+constexpr char kLearns[] =
+    "^Finished epoch 0, accuracy is [01]\\.[0-9]+\\.\n"
+    "Finished epoch 1, accuracy is [01]\\.[0-9]+\\.\n"
+    "Finished epoch 2, accuracy is [01]\\.[0-9]+\\.\n"
+    "Finished epoch 3, accuracy is 1\\.000000\\.\n"
+    "Final loss is 0\\.[0-9]+\n$";
+
+TEST(TrainWithCustomTrainingLoop, Learns) {
+  EXPECT_THAT(printed("train_with_custom_training_loop", {}), ContainsRegex(kLearns));
+  EXPECT_THAT(shown("train_with_custom_training_loop"), ContainsRegex(kLearns));
+}
+
+class RealWorldCluster : public testing::Test {
+ protected:
+  std::string written(const ClusterSpec& spec) const {
+    folder_.write("cluster.json", spec.to_json());
+    return folder_.path() + "/cluster.json";
+  }
+
+  const TemporaryFolder folder_;
+};
+
+TEST_F(RealWorldCluster, TheChiefTrainsOnServersThatNeverSawTheProgram) {
+  ProcessCluster cluster({{.workers = 2, .ps = 2}});
+  EXPECT_THAT(printed("train_in_real_world_cluster",
+                      {"--cluster", written(cluster.spec()), "--task_type", "chief"}),
+              ContainsRegex(kLearns));
+}
+
+TEST_F(RealWorldCluster, OneBinaryTakesEveryRoleAndAllEndWithTheJob) {
+  std::vector<PortReservation> ports;
+  for (int i = 0; i < 5; ++i) ports.push_back(value_or_throw(PortReservation::make()));
+  const ClusterSpec spec{{"worker", {ports[0].address(), ports[1].address()}},
+                         {"ps", {ports[2].address(), ports[3].address()}},
+                         {"chief", {ports[4].address()}}};
+  const std::string file = written(spec);
+  throw_if_error(write_certificates(folder_.path() + "/certs", spec).status());
+  const std::string certs = folder_.path() + "/certs";
+  std::vector<std::unique_ptr<Subprocess>> servers;
+  for (const TaskId& task : spec.all_tasks()) {
+    if (task.job == "chief") continue;
+    servers.push_back(value_or_throw(
+        Subprocess::start({.argv = {std::string(EXAMPLES_FOLDER) + "/train_in_real_world_cluster",
+                                    "--cluster", file, "--certs", certs, "--task_type", task.job,
+                                    "--task_index", std::to_string(task.index)}})));
+  }
+  EXPECT_THAT(printed("train_in_real_world_cluster", {"--cluster", file, "--certs", certs,
+                                                      "--task_type", "chief", "--task_index", "0"}),
+              ContainsRegex(kLearns));
+  for (const auto& server : servers) {
+    const auto status = server->wait(after(kLimit));
+    ASSERT_TRUE(status.has_value());
+    EXPECT_TRUE(status->ok()) << status->to_string();
+  }
+}
+
+TEST_F(RealWorldCluster, WithoutAClusterItSaysWhatIsMissing) {
+  const CompletedProcess done = value_or_throw(run_process(
+      {.argv = {std::string(EXAMPLES_FOLDER) + "/train_in_real_world_cluster"}}, after(kLimit)));
+  EXPECT_EQ(done.status.code, 2);
+  EXPECT_THAT(done.stderr_text, HasSubstr("--cluster"));
 }
 
 TEST(ExampleFlags, OthersAreRefused) {

@@ -67,7 +67,8 @@ Flags::Flags(int argc, const char* const* argv, FlagNames names) : names_(std::m
 }
 
 bool Flags::is_ours(const std::string& name) const {
-  return name == names_.task_type || name == names_.task_index || name == names_.cluster;
+  return name == names_.task_type || name == names_.task_index || name == names_.cluster ||
+         name == names_.certs;
 }
 
 void Flags::set(const std::string& name, const std::string& value) {
@@ -81,6 +82,8 @@ void Flags::set(const std::string& name, const std::string& value) {
   } else if (name == names_.task_index) {
     task_index_ = internal::parse_int(value);
     if (!task_index_) internal::refuse(absl::StrCat(name, "=", value, " is no number from 0 on"));
+  } else if (name == names_.certs) {
+    certs_ = value;
   } else {
     cluster_file_ = value;
   }

@@ -14,6 +14,7 @@ struct FlagNames {
   std::string task_type = "--task_type";
   std::string task_index = "--task_index";
   std::string cluster = "--cluster";
+  std::string certs = "--certs";
 };
 
 // The flags that tell a process who it is, written "--task_type=ps" or "--task_type ps":
@@ -21,6 +22,7 @@ struct FlagNames {
 //   --task_type ROLE     worker, chief, ps or evaluator
 //   --task_index N       its number among the tasks of that role
 //   --cluster FILE       the cluster, as JSON
+//   --certs FOLDER       its certificates, for the options of a Server, strategy or session
 //
 // All others are left to the program, and so is everything from a "--" on. If a flag is given
 // twice, the last one holds. Throws Error if a value is missing or cannot be read.
@@ -32,6 +34,8 @@ class Flags {
   const std::optional<std::string>& task_type() const { return task_type_; }
   const std::optional<int>& task_index() const { return task_index_; }
   const std::optional<std::string>& cluster_file() const { return cluster_file_; }
+
+  const std::string& certs() const { return certs_; }  // empty: none
 
   const FlagNames& names() const { return names_; }
 
@@ -46,6 +50,7 @@ class Flags {
   std::optional<std::string> task_type_;
   std::optional<int> task_index_;
   std::optional<std::string> cluster_file_;
+  std::string certs_;
   std::vector<std::string> rest_;
 };
 

@@ -88,6 +88,7 @@ class ClosureHost::Run : public std::enable_shared_from_this<Run> {
   void begin() {
     if (stopped()) return end(cancelled());
     const Time began = Clock::real().now();
+    if (!turn_began_) turn_began_ = began;
     // LibTorch throws, as for memory that is not there; nothing may escape into the executor.
     const auto fits = try_call([&] { return draw(); });
     if (!fits.ok()) return end(fits.status());
@@ -191,8 +192,9 @@ class ClosureHost::Run : public std::enable_shared_from_this<Run> {
     const Time began = Clock::real().now();
     const auto ran = try_call(
         [&] { throw_if_error(run_->run(std::move(pulled), {.stop = batch_->stop.get_token()})); });
-    if (!ran.ok()) return end(ran);
-    program_->usual_time.note(drawing_ + (Clock::real().now() - began));
+    // What replay calls the graph is the user's function.
+    if (!ran.ok()) return end(make_status(error_code(ran), std::string(ran.message())));
+    note_time(drawing_ + (Clock::real().now() - began));
     push(0);
   }
 
@@ -202,9 +204,14 @@ class ClosureHost::Run : public std::enable_shared_from_this<Run> {
       const c10::AutoGradMode no_grad(false);
       return program_->native->call(call_.tensors);
     });
-    program_->usual_time.note(Clock::real().now() - began);
+    note_time(Clock::real().now() - began);
     if (!results.ok()) return end(results.status());
     end_repetition(*std::move(results));
+  }
+
+  void note_time(Duration time) {
+    program_->usual_time.note(time);
+    busy_ += time;
   }
 
   void push(size_t round) {
@@ -236,6 +243,7 @@ class ClosureHost::Run : public std::enable_shared_from_this<Run> {
 
   void end(ClosureAnswer answer) {
     draws_.reset();  // what was drawn and not used goes back
+    answer.busy = takes_turns() && turn_began_ ? Clock::real().now() - *turn_began_ : busy_;
     if (takes_turns()) host().leave();
     batch_->set(index_, std::move(answer));
   }
@@ -248,7 +256,9 @@ class ClosureHost::Run : public std::enable_shared_from_this<Run> {
   const ElementSources sources_;
   uint32_t repetition_;
   std::optional<Draws> draws_;
+  std::optional<Time> turn_began_;
   Duration drawing_ = {};
+  Duration busy_ = {};
   std::optional<StepProgramRun> run_;
 };
 

@@ -56,6 +56,8 @@ struct ClosureAnswer {
   // If no program that it may use takes the elements that it drew: these, one list for each draw.
   // They are kept for it until it comes again. The outcome means nothing then.
   std::vector<std::vector<Element>> drawn = {};
+  // How long it kept others from running: drawing and its operators, or all of its turn.
+  Duration busy = {};
 };
 
 // What a program draws from one resource.

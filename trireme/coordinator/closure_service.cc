@@ -66,7 +66,7 @@ constexpr RetryPolicy kServerRetry = {.attempt_time = std::chrono::seconds(10),
 // the server stops; then they are told to end.
 class BatchAnswer {
  public:
-  explicit BatchAnswer(ServerCall call) : began_(Clock::real().now()), call_(std::move(call)) {
+  explicit BatchAnswer(ServerCall call) : call_(std::move(call)) {
     on_stop_.emplace(call_->stop_token(), [this] {
       stop_.request_stop();
       respond(make_status(ErrorCode::kCancelled, "the coordinator has left, or the server stops"));
@@ -85,17 +85,16 @@ class BatchAnswer {
     if (!answers.ok()) return call->respond(answers.status());
     RunClosuresResponse response;
     std::vector<at::Tensor> tensors;
+    Duration busy = {};
     for (const ClosureAnswer& answer : *answers) {
       internal::set_answer(answer, *response.add_results(), tensors);
+      busy += answer.busy;
     }
-    response.set_microseconds(
-        std::chrono::duration_cast<std::chrono::microseconds>(Clock::real().now() - began_)
-            .count());
+    response.set_microseconds(std::chrono::duration_cast<std::chrono::microseconds>(busy).count());
     call->respond(make_message(response, std::move(tensors)));
   }
 
  private:
-  const Time began_;
   std::stop_source stop_;
   Mutex mutex_;
   std::optional<ServerCall> call_;

@@ -1,0 +1,7 @@
+// A training loop of one's own on a cluster in this process: three workers, two parameter servers.
+#include "examples/training_loop.h"
+
+int main() {
+  trireme::InProcessCluster cluster({.workers = 3, .ps = 2});
+  train(cluster.resolver());
+}

@@ -1,0 +1,22 @@
+#include "trireme/server/end_job.h"
+
+#include "trireme/base/logging.h"
+#include "trireme/base/status.h"
+#include "trireme/runtime/server_service.h"
+
+namespace trireme {
+
+void end_job(const ClusterSpec& spec, const EndJobOptions& options) {
+  const Credentials credentials = value_or_throw(Credentials::of_program(options.certs));
+  for (const TaskId& task : spec.all_tasks()) {
+    if (task.job != "worker" && task.job != "ps") continue;
+    Channel channel(
+        {.address = spec.address(task), .task = task.to_string(), .credentials = credentials});
+    const Time deadline = after(options.timeout);
+    absl::Status told = channel.hello(deadline, /*wait_for_ready=*/false).status();
+    if (told.ok()) told = end_job(channel, options.reason, deadline).status();
+    if (!told.ok()) log_warning("not told that the job has ended: ", describe(told));
+  }
+}
+
+}  // namespace trireme
