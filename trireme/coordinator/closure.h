@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -89,6 +90,7 @@ struct Closure {
 
  private:
   friend class ClosureQueue;
+  std::atomic<bool> decided_ = false;
   // Under the lock of the queue.
   std::optional<ClosureOutcome> outcome_;
   int worker_ = -1;  // that has it

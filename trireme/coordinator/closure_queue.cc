@@ -2,16 +2,27 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/rpc/timer.h"
 
 namespace trireme::internal {
 namespace {
 
+using std::chrono::microseconds;
+
 // A message carries a batch: of large closures one is enough for it.
 constexpr uint64_t kBatchBytes = 1 << 20;
+// Closures that follow each other faster than this come in a burst.
+constexpr Duration kBurst = microseconds(50);
+constexpr Duration kAnnouncedWithin = microseconds(200);
+// For so long a thread that fetches looks for a quick result, rather than sleep: to be woken takes
+// as long as such a closure.
+constexpr Duration kQuick = microseconds(100);
 
 std::string name_of(const Closure& closure) {
   return absl::StrCat("closure ", closure.sequence, " of function '", closure.program->function,
@@ -27,6 +38,7 @@ absl::Status cancelled(const Closure& closure) {
 }  // namespace
 
 absl::Status ClosureQueue::put(const ClosurePtr& closure) {
+  bool announce;
   {
     MutexLock lock(mutex_);
     run_errands();
@@ -37,9 +49,32 @@ absl::Status ClosureQueue::put(const ClosurePtr& closure) {
     decided_.insert(decided_.end(), closure->repeat, false);
     if (closure->deadline) deadlines_.insert({*closure->deadline, closure.get()});
     queued_.push_back(closure);
+    announce = announces(*closure);
+    if (!announce) announce_soon();
   }
-  wake_takers(1);
+  if (announce) wake_takers();
   return absl::OkStatus();
+}
+
+bool ClosureQueue::announces(const Closure& closure) {
+  const Time now = Clock::real().now();
+  const bool in_burst = now - std::exchange(last_put_, now) < kBurst;
+  ++unannounced_;
+  unannounced_time_ += closure.program->cost.get() * closure.repeat;
+  return !in_burst || unannounced_ >= kBatchClosures || unannounced_time_ >= kBatchTime;
+}
+
+void ClosureQueue::announce_soon() {
+  if (takers_.empty() || std::exchange(will_announce_, true)) return;
+  run_at(after(kAnnouncedWithin), [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    {
+      MutexLock lock(self->mutex_);
+      self->will_announce_ = false;
+    }
+    self->wake_takers();
+  });
 }
 
 std::vector<ClosurePtr> ClosureQueue::take(const std::shared_ptr<ClosureTaker>& taker,
@@ -75,7 +110,7 @@ void ClosureQueue::put_back(const std::vector<ClosurePtr>& closures) {
     if (!error_.ok() || !closed_.ok()) cancel_queued();
     notify();
   }
-  wake_takers(closures.size());
+  wake_takers();
 }
 
 bool ClosureQueue::finish(std::vector<Finished> finished) {
@@ -166,10 +201,23 @@ absl::StatusOr<bool> ClosureQueue::done() {
 }
 
 ClosureOutcome ClosureQueue::fetch(const Closure& closure) {
+  look_for(closure);
   MutexLock lock(mutex_);
   while (!closure.outcome_.has_value() && closed_.ok()) wait();
   if (closure.outcome_.has_value()) return *closure.outcome_;
   return cancelled(closure);
+}
+
+void ClosureQueue::look_for(const Closure& closure) {
+  {
+    MutexLock lock(mutex_);
+    if (closure.outcome_.has_value() || closure.program->cost.get() > kQuick) return;
+    if (unannounced_ > 0) wait();
+  }
+  const Time limit = after(kQuick);
+  while (!closure.decided_.load(std::memory_order_acquire) && Clock::real().now() < limit) {
+    std::this_thread::yield();
+  }
 }
 
 bool ClosureQueue::is_decided(const Closure& closure) const {
@@ -207,6 +255,7 @@ uint64_t ClosureQueue::next_sequence() const {
 bool ClosureQueue::decide(Closure& closure, ClosureOutcome outcome) {
   if (closure.outcome_.has_value()) return false;
   closure.outcome_ = std::move(outcome);
+  closure.decided_.store(true, std::memory_order_release);
   if (closure.deadline) deadlines_.erase({*closure.deadline, &closure});
   const auto first = decided_.begin() + static_cast<ptrdiff_t>(closure.sequence - watermark_);
   std::fill_n(first, closure.repeat, true);
@@ -226,7 +275,17 @@ void ClosureQueue::cancel_queued() {
 }
 
 void ClosureQueue::wait() {
-  if (run_errands()) return;
+  const bool ran_errands = run_errands();
+  if (unannounced_ > 0) {
+    mutex_.unlock();
+    wake_takers();
+    mutex_.lock();
+  } else if (!ran_errands) {
+    sleep();
+  }
+}
+
+void ClosureQueue::sleep() {
   ++waiting_;
   // The user's own wait has no end; what it waits for ends when workers are there or lost.
   changed_.wait_until(mutex_, after(std::chrono::hours(1)));
@@ -249,11 +308,15 @@ void ClosureQueue::notify() {
   if (waiting_ > 0) changed_.notify_all();
 }
 
-void ClosureQueue::wake_takers(size_t closures) {
+void ClosureQueue::wake_takers() {
+  size_t closures = std::numeric_limits<size_t>::max();
   while (closures > 0) {
     std::shared_ptr<ClosureTaker> taker;
     {
       MutexLock lock(mutex_);
+      unannounced_ = 0;
+      unannounced_time_ = {};
+      closures = std::min(closures, queued_.size());
       if (takers_.empty() || queued_.empty()) return;
       taker = std::move(takers_.front());
       takers_.pop_front();

@@ -32,23 +32,30 @@ class ClosureTaker {
 //             ^                  |
 //             +---- put_back ----+      when its worker is lost
 //
+// Short closures that are put one right after the other are taken together: those who take are
+// woken for the first, and then when there is enough for a batch, the user waits, or a moment has
+// passed.
+//
 // Threads of the user that wait here, for whatever, run errands meanwhile: work that only they may
 // do, such as capturing a function.
 //
 // The first error of a closure cancels all others. It is raised, once, when none is in flight any
 // more: whoever sees it can be sure that nothing of what was scheduled before happens after. While
 // it waits to be raised nothing can be put. Thread-safe.
-class ClosureQueue {
+class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
  public:
   explicit ClosureQueue(size_t capacity) : capacity_(capacity) {}
 
   // Gives it its sequences. Blocks while the queue is full; put_back does not, so that a full queue
   // never waits for itself.
   absl::Status put(const ClosurePtr& closure);
-  // Those at the front, which by their costs take a worker about so long, at least one. None: the
-  // taker hears when there are some.
-  std::vector<ClosurePtr> take(const std::shared_ptr<ClosureTaker>& taker, Duration lasting,
-                               size_t most);
+  // A batch: those at the front that keep a worker busy for about so long, by their costs, at least
+  // one. About as long as the way to a worker takes a few times, so that the way costs little, and
+  // a lost worker has little to give back. None: the taker hears when there are some.
+  static constexpr Duration kBatchTime = std::chrono::milliseconds(1);
+  static constexpr size_t kBatchClosures = 64;
+  std::vector<ClosurePtr> take(const std::shared_ptr<ClosureTaker>& taker,
+                               Duration lasting = kBatchTime, size_t most = kBatchClosures);
   // To the front: they are the oldest.
   void put_back(const std::vector<ClosurePtr>& closures);
   struct Finished {
@@ -92,11 +99,18 @@ class ClosureQueue {
   // Notes an error of a closure; true if it is the first.
   bool fail(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void cancel_queued() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Runs errands, if there are some; else sleeps until something changes.
+  // Lets what was put go, and runs errands; if there was neither, sleeps until something changes.
   void wait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether those who take should hear of this closure, and the ones before it, now.
+  bool announces(const Closure& closure) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void announce_soon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void sleep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns early when a quick closure is decided, without sleeping.
+  void look_for(const Closure& closure);
   bool run_errands() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void notify() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void wake_takers(size_t closures);
+  // Of those that wait as many as there are closures, while there are some.
+  void wake_takers();
 
   const size_t capacity_;
 
@@ -109,6 +123,11 @@ class ClosureQueue {
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);  // raised always
   std::deque<std::shared_ptr<ClosureTaker>> takers_ ABSL_GUARDED_BY(mutex_);
   std::deque<Work> errands_ ABSL_GUARDED_BY(mutex_);
+  // What those who take have not heard of.
+  size_t unannounced_ ABSL_GUARDED_BY(mutex_) = 0;
+  Duration unannounced_time_ ABSL_GUARDED_BY(mutex_) = {};
+  Time last_put_ ABSL_GUARDED_BY(mutex_) = {};
+  bool will_announce_ ABSL_GUARDED_BY(mutex_) = false;
   std::set<std::pair<Time, Closure*>> deadlines_ ABSL_GUARDED_BY(mutex_);  // of those not decided
   std::optional<Time> expiry_ ABSL_GUARDED_BY(mutex_);                     // that a caller was told
   uint64_t watermark_ ABSL_GUARDED_BY(mutex_) = 1;

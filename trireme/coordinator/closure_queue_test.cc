@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
+#include <thread>
 
 #include "trireme/base/status.h"
 
@@ -20,7 +22,7 @@ class CountingTaker : public ClosureTaker {
     return takes_;
   }
   int worker() const override { return 3; }
-  int woken = 0;
+  std::atomic<int> woken = 0;
 
  private:
   const bool takes_;
@@ -44,7 +46,8 @@ class ClosureQueueTest : public testing::Test {
 
   const std::shared_ptr<ClosureProgram> program_ = std::make_shared<ClosureProgram>();
   const std::shared_ptr<CountingTaker> taker_ = std::make_shared<CountingTaker>();
-  ClosureQueue queue_{4};
+  const std::shared_ptr<ClosureQueue> shared_queue_ = std::make_shared<ClosureQueue>(4);
+  ClosureQueue& queue_ = *shared_queue_;
 };
 
 TEST_F(ClosureQueueTest, ClosuresAreTakenInOrderAndWhatIsPutBackComesFirst) {
@@ -135,6 +138,87 @@ TEST_F(ClosureQueueTest, OneOfThoseThatWaitHearsOfAClosureAndAnotherIfItCannotTa
   EXPECT_EQ(taker_->woken, 1);
   put();
   EXPECT_EQ(taker_->woken, 1);  // it does not wait
+}
+
+TEST_F(ClosureQueueTest, ShortClosuresOfABurstAreTakenTogether) {
+  const auto queue = std::make_shared<ClosureQueue>(1000);
+  for (int i = 0; i < 64; ++i) program_->cost.note({});
+  const auto put = [&] {
+    auto closure = std::make_shared<Closure>();
+    closure->program = program_;
+    EXPECT_TRUE(queue->put(closure).ok());
+  };
+  // A burst wakes this one once for its first closure, at most, and then for each batch; a machine
+  // that holds the test up for a moment ends the burst.
+  int together = 0;
+  for (int attempt = 0; attempt < 50 && together == 0; ++attempt) {
+    EXPECT_TRUE(queue->take(taker_).empty());
+    put();
+    queue->take(taker_);
+    EXPECT_TRUE(queue->take(taker_).empty());
+    const int before = taker_->woken;
+    for (int i = 0; i < 64 && taker_->woken == before; ++i) put();
+    if (queue->take(taker_).size() == 64) ++together;
+    while (!queue->take(taker_).empty()) {
+    }
+  }
+  EXPECT_EQ(together, 1);
+  // Those of a burst that make no batch are heard of soon.
+  EXPECT_TRUE(queue->take(taker_).empty());
+  const int before = taker_->woken;
+  for (int i = 0; i < 5; ++i) put();
+  const Time limit = after(seconds(10));
+  while (taker_->woken == before && Clock::real().now() < limit) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_GT(taker_->woken, before);
+}
+
+TEST_F(ClosureQueueTest, WhoeverWaitsRunsErrands) {
+  const auto closure = put();
+  take();
+  auto waiting = std::async(std::launch::async, [&] { return queue_.join(); });
+  queue_.add_errand([&] { EXPECT_FALSE(finish(closure)); });
+  EXPECT_TRUE(waiting.get().ok());
+}
+
+TEST_F(ClosureQueueTest, DeadlinesFailWhatIsQueuedAndWhatIsInFlight) {
+  const auto put_with_deadline = [&](Time deadline) {
+    auto closure = std::make_shared<Closure>();
+    closure->program = program_;
+    closure->deadline = deadline;
+    EXPECT_TRUE(queue_.put(closure).ok());
+    return closure;
+  };
+  const Time now = Clock::real().now();
+  const auto in_flight = put_with_deadline(now + seconds(1));
+  EXPECT_EQ(queue_.next_expiry(), now + seconds(1));
+  EXPECT_EQ(queue_.next_expiry(), std::nullopt);  // told already
+  take();
+  const auto queued = put_with_deadline(now + seconds(2));
+  EXPECT_FALSE(queue_.expire(now));
+  EXPECT_FALSE(queue_.done().value());
+  EXPECT_TRUE(queue_.expire(now + seconds(1)));
+  const absl::Status late = queue_.fetch(*in_flight).status();
+  EXPECT_EQ(error_code(late), ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(error_origin(late).task, "/job:worker/task:3");
+  EXPECT_EQ(error_code(queue_.fetch(*queued).status()), ErrorCode::kCancelled);
+  EXPECT_EQ(queue_.next_expiry(), std::nullopt);
+  EXPECT_FALSE(finish(in_flight));  // it comes too late, and is no error
+  EXPECT_EQ(queue_.join(), late);
+  EXPECT_EQ(queue_.watermark(), 3u);
+}
+
+TEST_F(ClosureQueueTest, ARepeatedClosureHasASequenceForEachTime) {
+  auto closure = std::make_shared<Closure>();
+  closure->program = program_;
+  closure->repeat = 10;
+  EXPECT_TRUE(queue_.put(closure).ok());
+  const auto next = put();
+  EXPECT_EQ(next->sequence, closure->sequence + 10);
+  take(2);
+  EXPECT_FALSE(finish(closure));
+  EXPECT_EQ(queue_.watermark(), next->sequence);
 }
 
 }  // namespace

@@ -5,11 +5,14 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/logging.h"
 #include "trireme/base/status.h"
+#include "trireme/rpc/async_hello.h"
 
 namespace trireme::internal {
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(3);
+// Longer than with workers: a server that is only busy must not be taken for lost, as that is
+// final. Who refuses connections, or is another incarnation, is known to be lost at once.
+constexpr auto kPatience = std::chrono::seconds(15);
 
 }  // namespace
 
@@ -35,6 +38,8 @@ PsWatch::PsWatch(const ClusterSpec& spec, const Credentials& credentials,
     const TaskId task{"ps", i};
     channels_.push_back(std::make_shared<Channel>(ChannelOptions{
         .address = spec.address(task), .task = task.to_string(), .credentials = credentials}));
+    // Now, not when it is busy.
+    say_hello(*channels_.back(), {.deadline = after(kPatience)}, [](const auto&) {});
   }
 }
 

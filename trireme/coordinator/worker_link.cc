@@ -19,11 +19,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Two batches: while one is on its way the other runs. Each about as long as the way to the worker
-// takes a few times, so that the way costs little, and a lost worker has little to give back.
+// While one is on its way the other runs.
 constexpr size_t kBatchesInFlight = 2;
-constexpr Duration kBatchTime = milliseconds(1);
-constexpr size_t kMostClosures = 64;
 
 constexpr Duration kConnectTime = seconds(10);
 constexpr Duration kSupplyTime = std::chrono::minutes(5);
@@ -74,7 +71,7 @@ void WorkerLink::connect() {
     if (stage_ == Stage::kEnded) return;
     life = life_;
   }
-  say_hello(*channel_, after(kConnectTime),
+  say_hello(*channel_, {.deadline = after(kConnectTime), .wait_for_ready = true},
             [self = shared_from_this(), life](const absl::StatusOr<Hello>& hello) {
               self->on_hello(life, hello);
             });
@@ -159,7 +156,7 @@ void WorkerLink::pump() {
       }
       if (next_.empty()) {
         if (waits_for_closures_) return;
-        next_ = context_->queue->take(shared_from_this(), kBatchTime, kMostClosures);
+        next_ = context_->queue->take(shared_from_this());
         waits_for_closures_ = next_.empty();
         if (waits_for_closures_) return;
       }
@@ -279,6 +276,7 @@ void WorkerLink::on_answer(Life life, uint64_t batch, const Response& response) 
     if (life != life_) return;
     closures = std::move(in_flight_.extract(batch).mapped().closures);
     if (response.ok()) {
+      heard_ = Clock::real().now();
       failures_ = losses_in_a_row_ = 0;
       closures_done_ += closures.size();
     }
@@ -477,6 +475,11 @@ void WorkerLink::ask_life() {
     }
     life = life_;
     incarnation = incarnation_;
+    // Answers are signs of life too.
+    if (Clock::real().now() - heard_ < kLifeInterval) {
+      watched_ = false;
+      return watch_life();
+    }
   }
   watch_speed();
   context_->life_signs->ask(channel_, incarnation, after(kLifePatience),

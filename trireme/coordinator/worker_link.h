@@ -121,6 +121,7 @@ class WorkerLink final : public ClosureTaker, public std::enable_shared_from_thi
   std::vector<ClosurePtr> captured_again_ ABSL_GUARDED_BY(mutex_);  // to be next
   bool waits_for_closures_ ABSL_GUARDED_BY(mutex_) = false;
   bool watched_ ABSL_GUARDED_BY(mutex_) = false;
+  Time heard_ ABSL_GUARDED_BY(mutex_) = {};  // of a batch
   // In a row: failed attempts to connect, and losses before a closure was done.
   int failures_ ABSL_GUARDED_BY(mutex_) = 0;
   int losses_in_a_row_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -6,10 +6,10 @@
 
 namespace trireme {
 
-// Asks who is at the other end of a channel, as Channel::hello does, without blocking; waits until
-// the deadline for a peer that is not up yet. The channel does not remember the answer: calls name
-// the incarnation themselves (CallOptions). Calls back once, on a thread that serves many calls.
-void say_hello(Channel& channel, Time deadline,
+// Asks who is at the other end of a channel, as Channel::hello does, without blocking. The channel
+// does not remember the answer: calls name the incarnation themselves (CallOptions). Calls back
+// once, on a thread that serves many calls.
+void say_hello(Channel& channel, const CallOptions& options,
                absl::AnyInvocable<void(absl::StatusOr<Hello>)> on_hello);
 
 }  // namespace trireme

@@ -1,6 +1,6 @@
 #include "trireme/runtime/life_signs.h"
 
-#include "trireme/runtime/server_service.h"
+#include "trireme/rpc/async_hello.h"
 
 namespace trireme::internal {
 namespace {
@@ -27,12 +27,10 @@ void LifeSigns::ask(std::shared_ptr<Channel> channel, uint64_t incarnation, Time
     found->second.push_back(std::move(done));
     if (!added) return;
   }
-  describe_task(
-      *channel,
-      CallOptions{.deadline = limit, .incarnation = incarnation, .retry = question_retry()},
-      [self = shared_from_this(), channel, key](absl::StatusOr<TaskDescription> answer) {
-        self->on_answer(key, answer.status());
-      });
+  say_hello(*channel, {.deadline = limit, .incarnation = incarnation, .retry = question_retry()},
+            [self = shared_from_this(), channel, key](const absl::StatusOr<Hello>& hello) {
+              self->on_answer(key, hello.status());
+            });
 }
 
 void LifeSigns::on_answer(const Key& key, const absl::Status& status) {
