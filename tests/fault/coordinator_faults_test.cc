@@ -429,10 +429,9 @@ TEST_F(WorkersComeAndGo, AnAddedWorkerHasClosuresWithinTwoSecondsOfBeingUp) {
   const Tensor work = torch::ones({150, 150});
   int64_t scheduled = 0;
   const auto keep_busy = [&] {
-    while (scheduled - count_->read().item<int64_t>() < 1000) {
-      coordinator_->schedule(add_, work);
-      ++scheduled;
-    }
+    int64_t done = 0;
+    for (const WorkerState& state : coordinator_->workers()) done += state.closures_done;
+    for (; scheduled - done < 500; ++scheduled) coordinator_->schedule(add_, work);
   };
   keep_busy();
   coordinator_->update_workers(with_workers(cluster.spec(), {0, 1}));
@@ -441,12 +440,47 @@ TEST_F(WorkersComeAndGo, AnAddedWorkerHasClosuresWithinTwoSecondsOfBeingUp) {
   cluster.start({"worker", 1});
   cluster.wait_until_up({"worker", 1});
   const Time limit = after(seconds(2));
-  while (state_of(1).closures_done == 0 && Clock::real().now() < limit) keep_busy();
+  while (state_of(1).closures_done == 0 && Clock::real().now() < limit) {
+    keep_busy();
+    std::this_thread::sleep_for(milliseconds(1));
+  }
   EXPECT_GT(state_of(1).closures_done, 0u);
   // The first one leaves, and nothing is lost or done twice.
   coordinator_->update_workers(with_workers(cluster.spec(), {1}));
   coordinator_->join();
   EXPECT_EQ(count_->read().item<int64_t>(), scheduled);
+}
+
+TEST_F(WorkersComeAndGo, AWorkerThatIsLostWithEveryClosureIsSetAsideAndNamed) {
+  ProcessCluster cluster({{.workers = 1, .ps = 1}});
+  start(cluster, {0});
+  const auto long_one = function("long_one", [](const Tensor& x) {
+    Tensor y = x;
+    for (int i = 0; i < 200; ++i) y = y.matmul(x) / 400;
+    return y;
+  });
+  const Tensor work = torch::ones({400, 400});
+  long_one.graph(work);
+  testing::internal::CaptureStderr();
+  const RemoteValue value = coordinator_->schedule(long_one, work);
+  const Time limit = after(seconds(60));
+  for (int i = 0; i < 4; ++i) {
+    while (state_of(0).closures_there == 0 && Clock::real().now() < limit) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    cluster.kill({"worker", 0});
+    cluster.start({"worker", 0});
+    while (state_of(0).losses <= static_cast<uint64_t>(i) && Clock::real().now() < limit) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+  EXPECT_EQ(value.tensor().sizes(), work.sizes());
+  const std::string log = testing::internal::GetCapturedStderr();
+  for (const char* wait : {"set aside for 1 s", "set aside for 2 s"}) {
+    EXPECT_THAT(log, HasSubstr(wait));
+  }
+  EXPECT_THAT(log, HasSubstr("/job:worker/task:0 was lost 3 times without having run a closure of "
+                             "function 'long_one'"));
 }
 
 // Lets a process run 5 of each 100 ms.
@@ -477,7 +511,7 @@ class Throttle {
 TEST_F(WorkersComeAndGo, AWorkerAtFivePercentOfACoreIsNamedWithinThreeSteps) {
   ProcessCluster cluster({{.workers = 2, .ps = 1}});
   start(cluster, {0, 1});
-  const Tensor work = torch::ones({600, 600});  // some 20 ms
+  const Tensor work = torch::ones({1000, 1000});  // some 30 ms
   for (int i = 0; i < 20; ++i) coordinator_->schedule(add_, work);
   coordinator_->join();
   EXPECT_FALSE(state_of(1).slow);

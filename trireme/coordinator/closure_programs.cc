@@ -15,6 +15,7 @@ namespace trireme::internal {
 namespace {
 
 constexpr size_t kMostVariants = 16;
+constexpr size_t kMostPlans = 1024;
 
 Error refused(const FunctionStep& step, std::string why) {
   return Error(ErrorCode::kInvalidArgument, std::move(why),
@@ -126,9 +127,9 @@ std::shared_ptr<const ClosureProgram> ClosurePrograms::program_of(
   for (const WorkerDraw& draw : draws) {
     drawn.insert(drawn.end(), {draw.first_input, draw.elements, draw.tensors});
   }
+  const Key key{step.plan, std::move(drawn)};
   MutexLock lock(mutex_);
-  std::shared_ptr<const ClosureProgram>& known = by_plan_[{step.plan, std::move(drawn)}];
-  if (known != nullptr) return known;
+  if (const auto known = by_plan_.find(key); known != by_plan_.end()) return known->second;
   auto made = std::make_shared<ClosureProgram>();
   RegisterProgramRequest request = describe(step, *made);
   for (const WorkerDraw& draw : draws) {
@@ -148,7 +149,13 @@ std::shared_ptr<const ClosureProgram> ClosurePrograms::program_of(
     made->registration = make_message(request, std::move(constants));
     program = std::move(made);
   }
-  known = program;
+  by_plan_[key] = program;
+  plans_.push_back(key);
+  // A function whose shapes never end is captured again and again.
+  if (plans_.size() > kMostPlans) {
+    by_plan_.erase(plans_.front());
+    plans_.pop_front();
+  }
   return program;
 }
 

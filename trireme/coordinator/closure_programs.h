@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -52,6 +53,7 @@ class ClosurePrograms {
   // A plan, which is held, so that its address means it, and the inputs that workers draw.
   using Key = std::pair<std::shared_ptr<const Plan>, std::vector<size_t>>;
   std::map<Key, std::shared_ptr<const ClosureProgram>> by_plan_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Key> plans_ ABSL_GUARDED_BY(mutex_);  // of the above, the oldest first
   std::map<std::string, std::shared_ptr<const ClosureProgram>> by_name_ ABSL_GUARDED_BY(mutex_);
   std::map<Content, std::shared_ptr<const ClosureProgram>> by_content_ ABSL_GUARDED_BY(mutex_);
   uint32_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;

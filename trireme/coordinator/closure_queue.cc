@@ -64,6 +64,11 @@ bool ClosureQueue::announces(const Closure& closure) {
   return !in_burst || unannounced_ >= kBatchClosures || unannounced_time_ >= kBatchTime;
 }
 
+void ClosureQueue::note_announced() {
+  unannounced_ = 0;
+  unannounced_time_ = {};
+}
+
 void ClosureQueue::announce_soon() {
   if (takers_.empty() || std::exchange(will_announce_, true)) return;
   run_at(after(kAnnouncedWithin), [weak = weak_from_this()] {
@@ -92,6 +97,7 @@ std::vector<ClosurePtr> ClosureQueue::take(const std::shared_ptr<ClosureTaker>& 
     queued_.pop_front();
   }
   in_flight_ += taken.size();
+  if (queued_.empty()) note_announced();
   if (!taken.empty()) {
     notify();  // there is room
   } else if (closed_.ok()) {
@@ -314,8 +320,7 @@ void ClosureQueue::wake_takers() {
     std::shared_ptr<ClosureTaker> taker;
     {
       MutexLock lock(mutex_);
-      unannounced_ = 0;
-      unannounced_time_ = {};
+      note_announced();
       closures = std::min(closures, queued_.size());
       if (takers_.empty() || queued_.empty()) return;
       taker = std::move(takers_.front());

@@ -103,6 +103,7 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
   void wait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether those who take should hear of this closure, and the ones before it, now.
   bool announces(const Closure& closure) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void note_announced() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void announce_soon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void sleep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns early when a quick closure is decided, without sleeping.

@@ -161,6 +161,7 @@ void WorkerLink::pump() {
         if (waits_for_closures_) return;
       }
       order.life = life_;
+      last_program_ = next_[0]->program;
       find_missing(order);
       supplying_ = order.program != nullptr || order.resource != nullptr;
       if (!supplying_) {
@@ -520,15 +521,13 @@ void WorkerLink::lost(Life life, const absl::Status& why) {
     ++failures_;
     ++losses_;
     delay = set_aside_for(++losses_in_a_row_);
-    if (delay < seconds(1)) {
+    if (delay < seconds(1) || last_program_ == nullptr) {
       log_warning(channel_->task(), " is lost, its closures run elsewhere: ", describe(why));
     } else {
-      log_warning(
-          channel_->task(), " was lost ", losses_in_a_row_, " times without having run a closure",
-          closures.empty() ? ""
-                           : absl::StrCat(" of function '", closures[0]->program->function, "'"),
-          "; it is set aside for ", delay / seconds(1),
-          " s. Its own log tells why: ", describe(why));
+      log_warning(channel_->task(), " was lost ", losses_in_a_row_,
+                  " times without having run a closure of function '", last_program_->function,
+                  "'; it is set aside for ", delay / seconds(1),
+                  " s. Its own log tells why: ", describe(why));
     }
   }
   context_->stragglers->forget(worker_);

@@ -118,7 +118,8 @@ class WorkerLink final : public ClosureTaker, public std::enable_shared_from_thi
   uint64_t next_batch_ ABSL_GUARDED_BY(mutex_) = 1;
   std::vector<ClosurePtr> next_ ABSL_GUARDED_BY(mutex_);  // waits until the worker has its needs
   bool supplying_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<ClosurePtr> captured_again_ ABSL_GUARDED_BY(mutex_);  // to be next
+  std::vector<ClosurePtr> captured_again_ ABSL_GUARDED_BY(mutex_);              // to be next
+  std::shared_ptr<const ClosureProgram> last_program_ ABSL_GUARDED_BY(mutex_);  // of a closure
   bool waits_for_closures_ ABSL_GUARDED_BY(mutex_) = false;
   bool watched_ ABSL_GUARDED_BY(mutex_) = false;
   Time heard_ ABSL_GUARDED_BY(mutex_) = {};  // of a batch
