@@ -5,7 +5,8 @@
 // Addresses with commas between; BARE are two bare servers. Does what each line of its input says,
 // N times: "closures N" schedules empty ones and joins, "update N" such as change a variable,
 // "bare N" makes bare calls to both servers, 64 in flight at each; "latency N" schedules and
-// fetches one after the other, "bare_latency N" makes blocking bare calls. Answers each with a
+// fetches one after the other, which the workers do in turn, "bare_latency N" makes blocking bare
+// calls to both servers in turn. Answers each with a
 // line.
 #include <ATen/Parallel.h>
 #include <torch/types.h>
@@ -78,7 +79,7 @@ int run(const std::vector<std::string>& arguments) {
        }},
       {"bare_latency",
        [&](int n) {
-         for (int i = 0; i < n; ++i) bare[0]->call(request);
+         for (int i = 0; i < n; ++i) bare[i % bare.size()]->call(request);
        }},
   };
   std::puts("ready");
