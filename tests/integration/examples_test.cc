@@ -70,6 +70,11 @@ TEST(ScheduledClosures, PrintsWhatItsPageShows) {
   EXPECT_EQ(printed("scheduled_closures", {}), shown("scheduled_closures", COORDINATOR_PAGE));
 }
 
+TEST(WorkerReplicas, PrintsWhatItsPageShows) {
+  ASSERT_NE(shown("worker_replicas", STRATEGIES_PAGE), "");
+  EXPECT_EQ(printed("worker_replicas", {}), shown("worker_replicas", STRATEGIES_PAGE));
+}
+
 TEST(ExampleFlags, OthersAreRefused) {
   const CompletedProcess done = value_or_throw(run_process(
       {.argv = {std::string(EXAMPLES_FOLDER) + "/device_setter", "--wrong"}}, after(kLimit)));
