@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "trireme/base/error.h"
+#include "trireme/graph/capture.h"
 #include "trireme/graph/scope.h"
 
 namespace trireme {
@@ -37,8 +38,10 @@ std::string describe(const DeferredChange* change) {
 
 // Either may be null: that replica makes no change there.
 Error other_changes(int replica, const DeferredChange* its, const DeferredChange* first) {
+  const std::string function = captured_function();
   return Error(ErrorCode::kFailedPrecondition,
-               absl::StrCat("replica ", replica, " calls ", describe(its),
+               absl::StrCat(function.empty() ? "" : absl::StrCat("in function '", function, "' "),
+                            "replica ", replica, " calls ", describe(its),
                             " where replica 0 calls ", describe(first),
                             ". A change is made once for all replicas, so they have to make the "
                             "same ones in the same order; which they are must not depend on "

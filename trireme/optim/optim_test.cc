@@ -321,7 +321,7 @@ TEST(Optimizer, ReplicasHaveToMinimizeAlike) {
     EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
     EXPECT_EQ(error.origin().object, "the sgd optimizer of variable '" + w.name() + "'");
     EXPECT_NE(std::string(error.what())
-                  .find("replica 1 calls nothing where replica 0 calls "
+                  .find("in function 'step' replica 1 calls nothing where replica 0 calls "
                         "minimize()"),
               std::string::npos)
         << error.what();
