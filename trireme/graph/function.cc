@@ -415,12 +415,13 @@ FunctionCore::Result FunctionCore::run(const FunctionCall& call, const StepOptio
                              "schedule the function"),
                 {"", absl::StrCat("function '", impl_->name, "'")});
   }
-  prepared.draws.keep();
   if (entry->home != nullptr) {
     const auto step = impl_->step_of(call, prepared);
     step->step = impl_->step++;
+    prepared.draws.keep();
     return {entry->home->run(*step, options), entry->shape};
   }
+  prepared.draws.keep();
   std::vector<at::Tensor> variables;
   variables.reserve(entry->variables.size());
   for (const auto& variable : entry->variables) variables.push_back(variable->tensor);
