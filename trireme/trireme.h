@@ -21,6 +21,7 @@
 #include "trireme/graph/graph.h"
 #include "trireme/graph/module.h"
 #include "trireme/graph/random.h"
+#include "trireme/graph/replicas.h"
 #include "trireme/graph/scope.h"
 #include "trireme/graph/variable.h"
 #include "trireme/optim/optimizer.h"
@@ -32,4 +33,5 @@
 #include "trireme/server/in_process_cluster.h"
 #include "trireme/server/server.h"
 #include "trireme/strategy/parameter_server_strategy.h"
+#include "trireme/strategy/per_replica.h"
 #include "trireme/version.h"

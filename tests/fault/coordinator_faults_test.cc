@@ -390,12 +390,6 @@ TEST_P(CoordinatorFaults, ErrorsHaveTheTypeOfWhatWasLost) {
 
 class WorkersComeAndGo : public testing::Test {
  protected:
-  static ClusterSpec with_workers(const ClusterSpec& spec, const std::vector<int>& workers) {
-    std::map<int, std::string> addresses;
-    for (int worker : workers) addresses[worker] = spec.address({"worker", worker});
-    return ClusterSpec{{"worker", addresses}, {"ps", {spec.address({"ps", 0})}}};
-  }
-
   WorkerState state_of(int worker) const {
     for (const WorkerState& state : coordinator_->workers()) {
       if (state.task.index == worker) return state;
@@ -404,7 +398,7 @@ class WorkersComeAndGo : public testing::Test {
   }
 
   void start(ProcessCluster& cluster, const std::vector<int>& workers) {
-    strategy_.emplace(Cluster(with_workers(cluster.spec(), workers)));
+    strategy_.emplace(Cluster(cluster.spec_with_workers(workers)));
     const auto scope = strategy_->scope();
     count_.emplace("count", torch::zeros({}, torch::kInt64));
     coordinator_ = std::make_unique<ClusterCoordinator>(*strategy_);
@@ -434,7 +428,7 @@ TEST_F(WorkersComeAndGo, AnAddedWorkerHasClosuresWithinTwoSecondsOfBeingUp) {
     for (; scheduled - done < 500; ++scheduled) coordinator_->schedule(add_, work);
   };
   keep_busy();
-  coordinator_->update_workers(with_workers(cluster.spec(), {0, 1}));
+  coordinator_->update_workers(cluster.spec_with_workers({0, 1}));
   keep_busy();
   EXPECT_FALSE(state_of(1).up);
   cluster.start({"worker", 1});
@@ -446,7 +440,7 @@ TEST_F(WorkersComeAndGo, AnAddedWorkerHasClosuresWithinTwoSecondsOfBeingUp) {
   }
   EXPECT_GT(state_of(1).closures_done, 0u);
   // The first one leaves, and nothing is lost or done twice.
-  coordinator_->update_workers(with_workers(cluster.spec(), {1}));
+  coordinator_->update_workers(cluster.spec_with_workers({1}));
   coordinator_->join();
   EXPECT_EQ(count_->read().item<int64_t>(), scheduled);
 }

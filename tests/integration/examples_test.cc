@@ -141,6 +141,11 @@ TEST_F(RealWorldCluster, WithoutAClusterItSaysWhatIsMissing) {
   EXPECT_THAT(done.stderr_text, HasSubstr("--cluster"));
 }
 
+TEST(WorkerReplicas, PrintsWhatItsPageShows) {
+  ASSERT_NE(shown("worker_replicas", STRATEGIES_PAGE), "");
+  EXPECT_EQ(printed("worker_replicas", {}), shown("worker_replicas", STRATEGIES_PAGE));
+}
+
 TEST(ExampleFlags, OthersAreRefused) {
   const CompletedProcess done = value_or_throw(run_process(
       {.argv = {std::string(EXAMPLES_FOLDER) + "/device_setter", "--wrong"}}, after(kLimit)));

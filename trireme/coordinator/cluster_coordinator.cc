@@ -32,7 +32,7 @@ struct ClusterCoordinator::Impl {
         origin(new_incarnation()),
         queue(std::make_shared<ClosureQueue>(std::max<size_t>(options.queue_size, 1))),
         programs(std::make_shared<ClosurePrograms>(origin, home)),
-        resources(std::make_shared<WorkerResources>(/*replicas=*/1)) {
+        resources(std::make_shared<WorkerResources>(strategy.num_replicas_in_sync())) {
     const ClusterSpec& spec = strategy.spec();
     check_workers(spec);
     const Credentials credentials =

@@ -20,20 +20,12 @@ using testing::HasSubstr;
 using testing::UnorderedElementsAre;
 using torch::Tensor;
 
-ClusterSpec with_workers(const ClusterSpec& spec, const std::vector<int>& workers) {
-  std::map<int, std::string> addresses;
-  for (int worker : workers) addresses[worker] = spec.address({"worker", worker});
-  std::vector<std::string> ps;
-  for (int i = 0; i < spec.num_tasks("ps"); ++i) ps.push_back(spec.address({"ps", i}));
-  return ClusterSpec{{"worker", addresses}, {"ps", ps}};
-}
-
 class PerWorkerTest : public testing::Test {
  protected:
   int64_t total() const { return total_->read().item<int64_t>(); }
 
   InProcessTestCluster cluster_{{.workers = 3, .ps = 2}};
-  ParameterServerStrategy strategy_{Cluster(with_workers(cluster_.spec(), {0, 1}))};
+  ParameterServerStrategy strategy_{Cluster(cluster_.spec_with_workers({0, 1}))};
   ParameterServers::Scope scope_ = strategy_.scope();
   std::optional<Variable> total_{std::in_place, "total", torch::zeros({}, torch::kInt64)};
   const Function<Tensor(Iterator&)> add_ =
@@ -75,7 +67,7 @@ TEST_F(PerWorkerTest, EachWorkerDrawsFromTheDatasetThatWasMadeForIt) {
 }
 
 TEST_F(PerWorkerTest, AFunctionIsCapturedForShapesThatOnlyAWorkerMeets) {
-  coordinator_.update_workers(with_workers(cluster_.spec(), {0}));
+  coordinator_.update_workers(cluster_.spec_with_workers({0}));
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(10).batch(4).repeat());
   std::vector<RemoteValueOf<Tensor>> values;
   for (int i = 0; i < 9; ++i) values.push_back(coordinator_.schedule(add_, data.iterator()));
@@ -100,7 +92,7 @@ TEST_F(PerWorkerTest, FetchingAloneCapturesToo) {
 }
 
 TEST_F(PerWorkerTest, AFunctionThatCannotBeCapturedForWhatAWorkerMeetsSaysSo) {
-  coordinator_.update_workers(with_workers(cluster_.spec(), {0}));
+  coordinator_.update_workers(cluster_.spec_with_workers({0}));
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(5).batch(4));
   const auto first = function("first", std::function<Tensor(Iterator&)>([](Iterator& numbers) {
                                 return numbers.next().reshape({2, 2}).sum();
@@ -122,7 +114,7 @@ TEST_F(PerWorkerTest, TheEndOfDataIsRaisedAtJoin) {
 }
 
 TEST_F(PerWorkerTest, AReplacedWorkerBeginsItsDatasetAnew) {
-  coordinator_.update_workers(with_workers(cluster_.spec(), {0}));
+  coordinator_.update_workers(cluster_.spec_with_workers({0}));
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(100));
   const auto draw = [&] {
     return coordinator_.fetch(coordinator_.schedule(add_, data.iterator())).item<int64_t>();
@@ -134,7 +126,7 @@ TEST_F(PerWorkerTest, AReplacedWorkerBeginsItsDatasetAnew) {
 }
 
 TEST_F(PerWorkerTest, AClosureRepeatsWithTheNextElementsEachTime) {
-  coordinator_.update_workers(with_workers(cluster_.spec(), {0}));
+  coordinator_.update_workers(cluster_.spec_with_workers({0}));
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(1, 101));
   const auto last = coordinator_.schedule({.repeat = 50}, add_, data.iterator());
   EXPECT_EQ(coordinator_.fetch(last).item<int64_t>(), 50);
@@ -151,7 +143,7 @@ TEST_F(PerWorkerTest, AClosureRepeatsWithTheNextElementsEachTime) {
 }
 
 TEST_F(PerWorkerTest, ARepeatedClosureMeetsOtherShapesOnTheWay) {
-  coordinator_.update_workers(with_workers(cluster_.spec(), {0}));
+  coordinator_.update_workers(cluster_.spec_with_workers({0}));
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(10).batch(4).repeat());
   coordinator_.schedule({.repeat = 30}, add_, data.iterator());
   coordinator_.join();
@@ -160,7 +152,7 @@ TEST_F(PerWorkerTest, ARepeatedClosureMeetsOtherShapesOnTheWay) {
 }
 
 TEST_F(PerWorkerTest, RepetitionsTrainAsClosuresDo) {
-  coordinator_.update_workers(with_workers(cluster_.spec(), {0}));
+  coordinator_.update_workers(cluster_.spec_with_workers({0}));
   torch::manual_seed(5);
   auto net = strategy_.distribute<torch::nn::Linear>(3, 1);
   Sgd optimizer(net, {.lr = 0.05});
@@ -201,7 +193,7 @@ TEST_F(PerWorkerTest, AWorkerThatIsAddedGetsClosuresAndADataset) {
     return Dataset::range(1).repeat();
   });
   EXPECT_EQ(made, 2);
-  coordinator_.update_workers(with_workers(cluster_.spec(), {0, 2}));
+  coordinator_.update_workers(cluster_.spec_with_workers({0, 2}));
   EXPECT_EQ(made, 3);
   const Time limit = after(seconds(20));
   const auto done_by = [&](int worker) {
@@ -228,7 +220,7 @@ TEST_F(PerWorkerTest, WorkersComeAndGoWhileClosuresRun) {
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(1, 2).repeat());
   for (int i = 0; i < kClosures; ++i) {
     if (i % 300 == 0) {
-      coordinator_.update_workers(with_workers(cluster_.spec(), {(i / 300) % 3}));
+      coordinator_.update_workers(cluster_.spec_with_workers({(i / 300) % 3}));
     }
     coordinator_.schedule(add_, data.iterator());
   }

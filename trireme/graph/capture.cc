@@ -138,6 +138,10 @@ bool is_capturing() {
   return current_recorder != nullptr;
 }
 
+std::string captured_function() {
+  return current_recorder == nullptr ? "" : current_recorder->name();
+}
+
 void push_scope(const std::string& name) {
   scopes.push_back(name);
 }

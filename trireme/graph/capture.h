@@ -57,6 +57,8 @@ void register_capture();
 
 // Whether the calling thread is inside a step that is being captured.
 bool is_capturing();
+// The name of that step; empty: there is none.
+std::string captured_function();
 
 // Names that nodes carry into explanations and errors; used by Scope.
 void push_scope(const std::string& name);

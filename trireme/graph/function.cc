@@ -18,6 +18,7 @@
 #include "trireme/graph/kernels.h"
 #include "trireme/graph/random.h"
 #include "trireme/graph/replay.h"
+#include "trireme/graph/replicas.h"
 #include "trireme/graph/scope.h"
 #include "trireme/graph/self_check.h"
 #include "trireme/graph/training_modes.h"
@@ -339,6 +340,14 @@ struct FunctionCore::Impl {
     std::vector<at::Tensor> inputs;
   };
   Prepared prepare(const FunctionCall& call) {
+    if (in_replica()) {
+      throw Error(ErrorCode::kFailedPrecondition,
+                  absl::StrCat("it is called in replica ", replica_id(),
+                               " of a strategy.run() that is in no function, and would make its "
+                               "changes for this replica alone. Call strategy.run() inside of a "
+                               "captured function"),
+                  {"", absl::StrCat("function '", name, "'")});
+    }
     Prepared result{nullptr, Draws(call.sources), {}};
     if (!call.sources.empty()) draw_known(call, result.draws);
     // The first element of each source, then how many there are, then shapes that change it.
@@ -406,12 +415,13 @@ FunctionCore::Result FunctionCore::run(const FunctionCall& call, const StepOptio
                              "schedule the function"),
                 {"", absl::StrCat("function '", impl_->name, "'")});
   }
-  prepared.draws.keep();
   if (entry->home != nullptr) {
     const auto step = impl_->step_of(call, prepared);
     step->step = impl_->step++;
+    prepared.draws.keep();
     return {entry->home->run(*step, options), entry->shape};
   }
+  prepared.draws.keep();
   std::vector<at::Tensor> variables;
   variables.reserve(entry->variables.size());
   for (const auto& variable : entry->variables) variables.push_back(variable->tensor);

@@ -17,6 +17,7 @@
 #include "trireme/graph/replay.h"
 #include "trireme/graph/variable.h"
 #include "trireme/graph/variable_registry.h"
+#include "trireme/testing/error_of.h"
 
 namespace trireme {
 namespace {
@@ -47,15 +48,6 @@ std::string device_of(const PlacedGraph& placed, const std::string& op) {
     if (node.op().starts_with("aten::" + op)) return node.device();
   }
   return "none";
-}
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(DeviceScope, NestedScopesMergeFieldByField) {
@@ -120,19 +112,19 @@ TEST(DeviceScope, SetterCanBalanceBytes) {
 TEST(DeviceScope, OutsideOfFunctionsOnlyLocalDevicesCompute) {
   const Tensor x = torch::ones({2});
   DeviceScope remote("/job:ps/task:0");
-  EXPECT_EQ(error_of([&] { x + 1; }),
+  EXPECT_EQ(error_text([&] { x + 1; }),
             "operator 'aten::add.Scalar' in the scope of device '/job:ps/task:0' would run in this "
             "program: outside of a captured function only local devices can be named. Put it into "
             "a function and run that with tr::Session, or compute it before the scope");
   // A variable may be made, and what it starts from.
   const Variable v("v", torch::full({3}, 7));
   EXPECT_EQ(v.device(), "/job:ps/task:0");
-  EXPECT_EQ(error_of([&] { v.read(); }),
+  EXPECT_EQ(error_text([&] { v.read(); }),
             "variable 'v': it lives on '/job:ps/task:0', not in this program; read and write it in "
             "a function that a tr::Session runs");
   const auto f = function("f", [&] { return v.read() + 1; });
   EXPECT_THAT(
-      error_of([&] { f(); }),
+      error_text([&] { f(); }),
       HasSubstr("it has variable 'v' on '/job:ps/task:0', which this program cannot reach"));
 }
 

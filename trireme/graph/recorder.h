@@ -25,6 +25,8 @@ class Recorder {
  public:
   explicit Recorder(const CaptureOptions& options);
 
+  const std::string& name() const { return options_.name; }
+
   // Before the step: the copy that the step will see as its argument.
   at::Tensor add_input(const at::Tensor& original);
   void add_leftover_gradient(const at::Tensor& gradient);

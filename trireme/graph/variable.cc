@@ -11,6 +11,7 @@
 #include "trireme/graph/capture.h"
 #include "trireme/graph/device_scope.h"
 #include "trireme/graph/function.h"
+#include "trireme/graph/replicas.h"
 #include "trireme/graph/variable_home.h"
 #include "trireme/graph/variable_registry.h"
 
@@ -40,6 +41,7 @@ class Registry {
       }
       record->tensor = std::move(variable.tensor);
       record->trainable = variable.trainable;
+      record->aggregation = variable.aggregation;
       record->slot_of = std::move(variable.slot_of);
       if (record->slot_of.empty() && !variable.in_program) record->home = current_home();
       // An optimizer's state is where its variable is.
@@ -179,6 +181,35 @@ bool lives_elsewhere(const internal::VariableRecord& record) {
   return record.home != nullptr && !internal::is_capturing();
 }
 
+using Assign = void (Variable::*)(const at::Tensor&) const;
+
+// In one of several replicas: once for all of them, when they are done.
+void assign_later(const Variable& variable, const char* call, const at::Tensor& value,
+                  Assign assign) {
+  const internal::VariableRecord& record = *variable.record();
+  const std::string name = absl::StrCat("variable '", record.name, "'");
+  if (record.aggregation == Aggregation::kNone) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                absl::StrCat(call, "() in replica ", replica_id(),
+                             ", and nothing says what becomes of the values of all replicas; make "
+                             "it with VariableOptions::aggregation, or assign outside of "
+                             "strategy.run()"),
+                {"", name});
+  }
+  const at::NoGradGuard no_gradients;
+  // A copy: the replica may go on to write to it.
+  const bool counts = record.aggregation != Aggregation::kOnlyFirstReplica || replica_id() == 0;
+  internal::defer({.object = &record,
+                   .name = name,
+                   .call = call,
+                   .aggregation = record.aggregation,
+                   .values = {counts ? value.clone() : at::Tensor()},
+                   .make = [variable, assign](const std::vector<at::Tensor>& values) {
+                     // A mean of whole numbers is none.
+                     (variable.*assign)(values[0].to(variable.record()->tensor.scalar_type()));
+                   }});
+}
+
 at::Tensor own_copy(const at::Tensor& initial, bool trainable) {
   if (!initial.defined()) {
     throw Error(ErrorCode::kInvalidArgument, "a variable needs a defined initial tensor");
@@ -195,7 +226,8 @@ at::Tensor own_copy(const at::Tensor& initial, bool trainable) {
 
 Variable::Variable(std::string name, const at::Tensor& initial, VariableOptions options)
     : record_(internal::add_variable({std::move(name), own_copy(initial, options.trainable),
-                                      options.trainable, /*slot_of=*/""})) {}
+                                      options.trainable, /*slot_of=*/"", /*in_program=*/false,
+                                      options.aggregation})) {}
 
 Variable::Variable(std::shared_ptr<internal::VariableRecord> record) : record_(std::move(record)) {}
 
@@ -225,6 +257,7 @@ at::Tensor Variable::read() const {
 void Variable::assign(const at::Tensor& value) const {
   check_reachable(*record_);
   check_shape(*record_, value);
+  if (internal::in_replica()) return assign_later(*this, "assign", value, &Variable::assign);
   if (lives_elsewhere(*record_)) return record_->home->change(*record_, Change::kAssign, value);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).copy_(value);
@@ -233,6 +266,8 @@ void Variable::assign(const at::Tensor& value) const {
 void Variable::assign_add(const at::Tensor& delta) const {
   check_reachable(*record_);
   check_shape(*record_, delta);
+  if (internal::in_replica())
+    return assign_later(*this, "assign_add", delta, &Variable::assign_add);
   if (lives_elsewhere(*record_)) return record_->home->change(*record_, Change::kAdd, delta);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).add_(delta);
@@ -241,6 +276,8 @@ void Variable::assign_add(const at::Tensor& delta) const {
 void Variable::assign_sub(const at::Tensor& delta) const {
   check_reachable(*record_);
   check_shape(*record_, delta);
+  if (internal::in_replica())
+    return assign_later(*this, "assign_sub", delta, &Variable::assign_sub);
   if (lives_elsewhere(*record_)) return record_->home->change(*record_, Change::kAdd, -delta);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).sub_(delta);

@@ -11,8 +11,17 @@ namespace internal {
 struct VariableRecord;
 }
 
+// What becomes of the values that several replicas (strategy.run()) assign to one variable.
+enum class Aggregation {
+  kNone,  // assigning there is an error
+  kSum,
+  kMean,
+  kOnlyFirstReplica,
+};
+
 struct VariableOptions {
   bool trainable = true;  // gradients flow to it, if its dtype allows
+  Aggregation aggregation = Aggregation::kNone;
 };
 
 // A named tensor that outlives steps. Captured functions read and write it where it is; any other
@@ -39,7 +48,8 @@ class Variable {
   at::Tensor read() const;
   operator at::Tensor() const { return read(); }
 
-  // Each checks that shapes agree: a variable keeps its shape for life.
+  // Each checks that shapes agree: a variable keeps its shape for life. In one of several replicas
+  // it takes effect once, after the last of them, by the variable's aggregation.
   void assign(const at::Tensor& value) const;
   void assign_add(const at::Tensor& delta) const;
   void assign_sub(const at::Tensor& delta) const;

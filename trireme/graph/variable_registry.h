@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "trireme/graph/variable.h"
+
 // Which tensors of this program are variables. A capture asks it once, at its start.
 namespace trireme::internal {
 
@@ -17,6 +19,7 @@ struct VariableRecord {
   std::string name;
   at::Tensor tensor;
   bool trainable = true;
+  Aggregation aggregation = Aggregation::kNone;
   std::string slot_of;                 // for an optimizer's state: the variable that it belongs to
   std::string device;                  // as far as the scopes that it was made in name it
   std::string device_scopes;           // which they were
@@ -34,6 +37,7 @@ struct NewVariable {
   bool trainable = true;
   std::string slot_of;
   bool in_program = false;  // whatever home it is made in
+  Aggregation aggregation = Aggregation::kNone;
 };
 
 // Makes the tensor a variable, or finds the one that it is already. Thread-safe, as are all here.

@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/graph/function.h"
+#include "trireme/graph/replicas.h"
 #include "trireme/optim/optimizer.h"
 
 namespace trireme {
@@ -246,6 +247,102 @@ TEST(Optimizer, RecipeIsBoundLater) {
   const Optimizer bound = recipe.bind({w});
   bound.minimize(w.read().sum());
   EXPECT_EQ(w.read().item<float>(), -0.5);
+}
+
+TEST(Optimizer, ReplicasGradientsAreAppliedOnceAndSummed) {
+  const auto trained = [](const auto& make, int replicas, double clip_norm) {
+    Variable w("w", torch::zeros({3}));
+    const Optimizer optimizer = make(std::vector<Variable>{w});
+    auto step = function("step", [=](const Tensor& x, const Tensor& y) {
+      internal::for_each_replica(replicas, [&](int replica) {
+        const int64_t share = x.size(0) / replicas;
+        const auto mine = [&](const Tensor& all) { return all.narrow(0, replica * share, share); };
+        const Tensor loss = torch::mse_loss(mine(x).matmul(w.read()), mine(y));
+        optimizer.minimize(loss / replicas, {.clip_norm = clip_norm});
+        optimizer.minimize((w.read() - 1).pow(2).sum() / replicas);
+      });
+    });
+    torch::manual_seed(5);
+    for (int i = 0; i < 20; ++i) step(torch::randn({8, 3}), torch::randn({8}));
+    EXPECT_EQ(step.captures(), 1);
+    return w.read().detach();
+  };
+  const auto sgd = [](auto v) { return Sgd(v, {.lr = 0.1}); };
+  const auto adam = [](auto v) { return Adam(v, {.lr = 0.1}); };
+  for (double clip_norm : {0.0, 0.3}) {
+    EXPECT_LE(distance(trained(sgd, 2, clip_norm), trained(sgd, 4, clip_norm)), 1e-5);
+    EXPECT_LE(distance(trained(adam, 2, clip_norm), trained(adam, 4, clip_norm)), 1e-5);
+  }
+}
+
+TEST(Optimizer, OneReplicaSumsWhatAnotherLeavesOut) {
+  Variable both("both", torch::zeros({2})), one("one", torch::zeros({2})),
+      none("none", torch::zeros({2}));
+  const Sgd optimizer({both, one, none}, {.lr = 1});
+  internal::for_each_replica(2, [&](int replica) {
+    Tensor loss = both.read().sum();
+    if (replica == 1) loss = loss + 3 * one.read().sum();
+    optimizer.minimize(loss);
+  });
+  EXPECT_TRUE(both.read().equal(torch::full({2}, -2.0)));
+  EXPECT_TRUE(one.read().equal(torch::full({2}, -3.0)));
+  EXPECT_TRUE(none.read().equal(torch::zeros({2})));
+}
+
+TEST(Optimizer, ReplicasSeeTheValuesFromBefore) {
+  Variable w("w", torch::zeros({}));
+  const Sgd optimizer({w}, {.lr = 1});
+  std::vector<float> seen;
+  internal::for_each_replica(2, [&](int) {
+    Tensor gradient = torch::ones({});
+    optimizer.apply_gradients({gradient});
+    gradient.fill_(100);
+    seen.push_back(w.read().item<float>());
+    optimizer.set_lr(10);
+  });
+  EXPECT_EQ(seen, (std::vector<float>{0, 0}));
+  EXPECT_EQ(w.read().item<float>(), -2);
+  EXPECT_EQ(optimizer.lr(), 10);
+}
+
+TEST(Optimizer, ReplicasHaveToMinimizeAlike) {
+  Variable v("v", torch::zeros({})), w("w", torch::zeros({}));
+  const Sgd first({v}, {.lr = 1}), second({w}, {.lr = 1});
+  auto step = function("step", [&](const Tensor& x) {
+    internal::for_each_replica(2, [&](int replica) {
+      first.minimize(v.read() * x);
+      if (replica == 0) second.minimize(w.read() * x);
+    });
+  });
+  try {
+    step(torch::ones({}));
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
+    EXPECT_EQ(error.origin().object, "the sgd optimizer of variable '" + w.name() + "'");
+    EXPECT_NE(std::string(error.what())
+                  .find("in function 'step' replica 1 calls nothing where replica 0 calls "
+                        "minimize()"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(SparseGradients, OfReplicasLeaveOtherRowsAlone) {
+  Variable table("table", torch::ones({6, 2}));
+  const Adam optimizer({table}, {.lr = 0.1});
+  auto step = function("step", [&](const Tensor& ids) {
+    internal::for_each_replica(2, [&](int replica) {
+      optimizer.minimize(torch::embedding(table.read(), ids[replica], -1, false, true).sum());
+    });
+  });
+  step(torch::tensor({{0, 1}, {1, 4}}));
+  const Tensor once = table.read().detach().clone();
+  step(torch::tensor({{4, 4}, {5, 1}}));
+  const Tensor twice = table.read().detach();
+  EXPECT_TRUE(twice[0].equal(once[0])) << "a dense gradient would let Adam go on";
+  for (int row : {2, 3}) EXPECT_TRUE(twice[row].equal(torch::ones({2}))) << row;
+  for (int row : {1, 4, 5}) EXPECT_TRUE((twice[row] < once[row]).all().item<bool>()) << row;
 }
 
 TEST(Optimizer, WeightDecayOfRowsIsRefused) {

@@ -17,6 +17,7 @@
 #include "trireme/base/error.h"
 #include "trireme/graph/capture.h"
 #include "trireme/graph/device_scope.h"
+#include "trireme/graph/replicas.h"
 #include "trireme/graph/variable_home.h"
 #include "trireme/graph/variable_registry.h"
 #include "trireme/optim/update_rule.h"
@@ -40,8 +41,8 @@ struct Optimizer::Bound {
 namespace {
 
 Variable make_state(std::string name, const Tensor& initial, const std::string& slot_of) {
-  return Variable(internal::add_variable(
-      {std::move(name), initial, /*trainable=*/false, slot_of, /*in_program=*/true}));
+  return Variable(internal::add_variable({std::move(name), initial, /*trainable=*/false, slot_of,
+                                          /*in_program=*/true, Aggregation::kOnlyFirstReplica}));
 }
 
 Variable number(const std::string& name, double value, at::ScalarType dtype) {
@@ -142,6 +143,7 @@ void Optimizer::minimize(const Tensor& loss, MinimizeOptions options) const {
   std::vector<Tensor> gradients =
       torch::autograd::grad({loss}, parameters, {}, /*retain_graph=*/std::nullopt,
                             /*create_graph=*/false, /*allow_unused=*/true);
+  if (internal::in_replica()) return apply_later("minimize", std::move(gradients), options);
   if (options.clip_norm > 0) clip_grad_norm(gradients, options.clip_norm);
   apply_gradients(gradients);
 }
@@ -154,6 +156,14 @@ void Optimizer::apply_gradients(const std::vector<Tensor>& gradients) const {
                              " variables"));
   }
   const at::NoGradGuard no_gradients;
+  if (internal::in_replica()) {
+    // Copies: the replica may go on to write to them.
+    std::vector<Tensor> copies;
+    for (const Tensor& gradient : gradients) {
+      copies.push_back(gradient.defined() ? gradient.clone() : gradient);
+    }
+    return apply_later("apply_gradients", std::move(copies), {});
+  }
   if (bound.home != nullptr) return bound.push(gradients);
   const Tensor step = bound.step.read(), lr = bound.lr.read();
   Tensor(step).add_(1);
@@ -183,6 +193,23 @@ void Optimizer::apply_gradients(const std::vector<Tensor>& gradients) const {
   for (const auto& [key, group] : groups) {
     rule_->update(group.parameters, group.gradients, group.slots, step, lr);
   }
+}
+
+void Optimizer::apply_later(const char* call, std::vector<Tensor> gradients,
+                            MinimizeOptions options) const {
+  const std::vector<Variable>& variables = bound().variables;
+  internal::defer(
+      {.object = bound_.get(),
+       .name = absl::StrCat(
+           "the ", rule_->name(), " optimizer of ",
+           variables.empty() ? "nothing" : absl::StrCat("variable '", variables[0].name(), "'")),
+       .call = call,
+       .aggregation = Aggregation::kSum,
+       .values = std::move(gradients),
+       .make = [optimizer = *this, options](std::vector<Tensor> sums) {
+         if (options.clip_norm > 0) clip_grad_norm(sums, options.clip_norm);
+         optimizer.apply_gradients(sums);
+       }});
 }
 
 void Optimizer::step() const {

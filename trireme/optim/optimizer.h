@@ -20,6 +20,9 @@ struct MinimizeOptions {
 // Changes variables along their gradients. Its state, step count and learning rate are variables,
 // made when it is, so that a captured step carries them on. Made without variables it is a recipe
 // that is bound to some later. A handle: copies share the state.
+//
+// In one of several replicas (strategy.run()) gradients are not applied in place: once the last
+// replica is done, their sum over the replicas is, and clip_norm is meant for the sum.
 class Optimizer {
  public:
   // Backward and update in one. Leaves every `.grad` alone.
@@ -52,6 +55,8 @@ class Optimizer {
  private:
   struct Bound;
   const Bound& bound() const;
+  void apply_later(const char* call, std::vector<at::Tensor> gradients,
+                   MinimizeOptions options) const;
 
   std::shared_ptr<const internal::UpdateRule> rule_;
   std::shared_ptr<const Bound> bound_;

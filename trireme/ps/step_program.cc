@@ -1,6 +1,7 @@
 #include "trireme/ps/step_program.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/sub.h>
 
@@ -237,21 +238,45 @@ class Lowering {
   void push_gradient(uint32_t v, int index, bool reads_whole) {
     const int64_t gradient = argument(index, 1), lr = argument(index, 2);
     Push push{.variable = v, .kind = Update::Kind::kGradient, .lr_output = output(lr, index)};
-    const int maker = makers_[gradient];
-    // An embedding's gradient, if nothing else looks at it.
-    const bool by_rows =
-        !reads_whole && maker >= 0 && is_op(maker, "aten::embedding_dense_backward") &&
-        users_[gradient].size() == 1 && std::ranges::count(def_.outputs(), gradient) == 0 &&
-        !writers_.contains(value(gradient).storage()) && !node(maker).arguments(4).boolean();
-    if (by_rows) {
-      push.output = output(argument(maker, 0), maker);
-      push.rows_output = output(argument(maker, 1), maker);
-      push.no_row = node(maker).arguments(3).integer();
-      dropped_.insert(maker);
+    std::vector<int> makers;
+    if (!reads_whole && is_sum_of_rows(gradient, v, makers)) {
+      push.value = Push::Value::kRows;
+      for (int maker : makers) {
+        dropped_.insert(maker);
+        if (is_op(maker, "aten::add.Tensor")) continue;
+        push.rows.push_back({.ids = output(argument(maker, 1), maker),
+                             .values = output(argument(maker, 0), maker),
+                             .no_row = node(maker).arguments(3).integer()});
+      }
     } else {
       push.output = output(gradient, index);
     }
     pushes_.push_back({push, lr});
+  }
+
+  // Collects the nodes that make a gradient, if it is an embedding's or a sum of such, and if
+  // nothing else looks at it on the way.
+  bool is_sum_of_rows(int64_t gradient, uint32_t v, std::vector<int>& makers) const {
+    std::vector<int64_t> terms = {gradient};
+    while (!terms.empty()) {
+      const int64_t term = terms.back();
+      terms.pop_back();
+      const int maker = term < 0 ? -1 : makers_[term];
+      if (maker < 0 || users_[term].size() != 1 || writers_.contains(value(term).storage()) ||
+          std::ranges::count(def_.outputs(), term) != 0 ||
+          !same_type(value(term).type(), def_.variables(static_cast<int>(v)).type())) {
+        return false;
+      }
+      makers.push_back(maker);
+      if (is_op(maker, "aten::add.Tensor") && scale(maker) == 1) {
+        terms.push_back(argument(maker, 1));
+        terms.push_back(argument(maker, 0));
+      } else if (!is_op(maker, "aten::embedding_dense_backward") ||
+                 node(maker).arguments(4).boolean()) {
+        return false;
+      }
+    }
+    return true;
   }
 
   // Makes a value, as it is before a node, an output; its number.
@@ -482,6 +507,9 @@ std::vector<PsClient::Push> StepProgramRun::pushes(size_t round) const {
       case Push::Value::kOutput:
         made.values = outputs_[push.output];
         break;
+      case Push::Value::kRows:
+        gather_rows(push.rows, made);
+        break;
       case Push::Value::kContents:
         made.values = contents_[push.variable];
         break;
@@ -494,19 +522,25 @@ std::vector<PsClient::Push> StepProgramRun::pushes(size_t round) const {
                         ? at::mul(made.values, static_cast<int64_t>(push.scale))
                         : at::mul(made.values, push.scale);
     }
-    if (push.rows_output < 0) continue;
-    made.rows = outputs_[push.rows_output].reshape({-1});
-    const auto& sizes = variables_[push.variable]->layout().sizes;
-    std::vector<int64_t> shape(sizes.begin(), sizes.end());
-    shape[0] = made.rows.numel();
-    made.values = made.values.reshape(shape);
-    if (push.no_row >= 0) {
-      const at::Tensor kept = made.rows.ne(push.no_row).nonzero().select(1, 0);
-      made.rows = made.rows.index_select(0, kept);
-      made.values = made.values.index_select(0, kept);
-    }
   }
   return pushes;
+}
+
+void StepProgramRun::gather_rows(const std::vector<Push::Rows>& parts, PsClient::Push& made) const {
+  const auto& sizes = made.variable.layout().sizes;
+  std::vector<int64_t> shape(sizes.begin(), sizes.end());
+  std::vector<at::Tensor> ids, values;
+  for (const Push::Rows& part : parts) {
+    ids.push_back(outputs_[part.ids].reshape({-1}));
+    shape[0] = ids.back().numel();
+    values.push_back(outputs_[part.values].reshape(shape));
+    if (part.no_row < 0) continue;
+    const at::Tensor kept = ids.back().ne(part.no_row).nonzero().select(1, 0);
+    ids.back() = ids.back().index_select(0, kept);
+    values.back() = values.back().index_select(0, kept);
+  }
+  made.rows = parts.size() == 1 ? ids[0] : at::cat(ids);
+  made.values = parts.size() == 1 ? values[0] : at::cat(values);
 }
 
 std::optional<double> StepProgramRun::lr(size_t round) const {

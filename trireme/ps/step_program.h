@@ -25,7 +25,8 @@ namespace trireme::internal {
 //   write (batch norm's statistics) is pushed as the difference that it made.
 // - A variable that is used by `embedding`, `index_select` and `_embedding_bag` alone is pulled by
 //   rows, if the row ids do not depend on variables of the servers; the gradient of such an
-//   embedding is pushed by rows. Then the optimizer leaves the other rows, and their state, alone.
+//   embedding, and a sum of several (of replicas), is pushed by rows. Then the optimizer leaves the
+//   other rows, and their state, alone.
 struct StepProgram {
   struct RowPull {
     uint32_t variable;
@@ -36,17 +37,23 @@ struct StepProgram {
   struct Push {
     enum class Value {
       kOutput,      // the run's output number `output`, times `scale`
+      kRows,        // all of `rows` together
       kContents,    // of the worker's copy
       kDifference,  // between its contents now and when it was pulled
+    };
+    // Some rows of a table: outputs with their ids and values.
+    struct Rows {
+      int ids = -1;
+      int values = -1;
+      int64_t no_row = -1;  // an id whose rows are not pushed (padding)
     };
     uint32_t variable = 0;
     Update::Kind kind = Update::Kind::kAdd;
     Value value = Value::kOutput;
     int output = -1;
     double scale = 1;
-    int rows_output = -1;  // the row ids, if it is by rows
-    int64_t no_row = -1;   // an id whose rows are not pushed (padding)
-    int lr_output = -1;    // for gradients
+    std::vector<Rows> rows;
+    int lr_output = -1;  // for gradients
   };
 
   std::shared_ptr<const Plan> plan;  // its first outputs are the step's
@@ -80,6 +87,8 @@ class StepProgramRun {
   std::vector<at::Tensor> results() const;
 
  private:
+  void gather_rows(const std::vector<StepProgram::Push::Rows>& parts, PsClient::Push& made) const;
+
   const std::shared_ptr<const StepProgram> program_;
   const std::vector<std::optional<PsVariable>> variables_;
   std::vector<at::Tensor> contents_;  // of all variables; those of servers are copies

@@ -1,5 +1,7 @@
 #include "trireme/testing/test_cluster.h"
 
+#include <map>
+
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/runtime/cluster_status.h"
@@ -13,6 +15,13 @@ ClusterSpec only(const ClusterSpec& spec, const TaskId& task) {
 }
 
 }  // namespace
+
+ClusterSpec TestCluster::spec_with_workers(const std::vector<int>& workers) const {
+  std::map<int, std::string> addresses, ps;
+  for (int worker : workers) addresses[worker] = spec().address({"worker", worker});
+  for (int i = 0; i < spec().num_tasks("ps"); ++i) ps[i] = spec().address({"ps", i});
+  return ClusterSpec{{"worker", addresses}, {"ps", ps}};
+}
 
 std::string TestCluster::target(const TaskId& task) const {
   return absl::StrCat("grpc://", spec().address(task));

@@ -24,6 +24,8 @@ class TestCluster {
   virtual ~TestCluster() = default;
 
   virtual const ClusterSpec& spec() const = 0;
+  // The same with these workers only.
+  ClusterSpec spec_with_workers(const std::vector<int>& workers) const;
   // "grpc://127.0.0.1:PORT"
   std::string target(const TaskId& task) const;
 
