@@ -59,7 +59,10 @@ using ClosureOutcome = absl::StatusOr<std::vector<at::Tensor>>;
 // One call of a program, which some worker is to run. It changes variables once, however often it
 // is run: servers know its pushes by its sequence.
 struct Closure {
-  std::shared_ptr<const ClosureProgram> program;
+  std::shared_ptr<const ClosureProgram> program;  // as it was scheduled
+  // What a worker is to run: the same, or a variant for elements that one has drawn. Only for who
+  // has the closure in hand.
+  std::shared_ptr<const ClosureProgram> current;
   std::vector<at::Tensor> tensors;  // inputs that no worker draws, then the program's own variables
   std::vector<std::shared_ptr<WorkerResource>> resources;  // one for each draw of the program
   std::shared_ptr<const void> shape;                       // of its results
@@ -73,6 +76,7 @@ struct Closure {
 
   // Used by who runs it.
   int server_failures = 0;  // of runs in which a parameter server did not do its part
+  int refusals = 0;         // by workers that did not run it at all
   int captures = 0;
 
   // Of one that will not run any more: gives up what it holds of the user's.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/coordinator/user_code.h"
 
 namespace trireme::internal {
 namespace {
@@ -123,6 +124,14 @@ class ClosureHost::Run : public std::enable_shared_from_this<Run> {
     return make_status(ErrorCode::kCancelled, "it was cancelled", {host().options_.task, ""});
   }
 
+  // An error of the user's function: what replay calls the graph is that, and CANCELLED is said by
+  // us alone, of closures that are to run again or not at all.
+  absl::Status of_user(const absl::Status& error) const {
+    ErrorCode code = error_code(error);
+    if (code == ErrorCode::kCancelled && !stopped()) code = ErrorCode::kAborted;
+    return make_status(code, std::string(error.message()));
+  }
+
   // Each repetition has random numbers of its own, the first those of a closure that runs once.
   uint64_t seed() const { return call_.seed + repetition_ * 0x9e3779b97f4a7c15; }
 
@@ -192,8 +201,7 @@ class ClosureHost::Run : public std::enable_shared_from_this<Run> {
     const Time began = Clock::real().now();
     const auto ran = try_call(
         [&] { throw_if_error(run_->run(std::move(pulled), {.stop = batch_->stop.get_token()})); });
-    // What replay calls the graph is the user's function.
-    if (!ran.ok()) return end(make_status(error_code(ran), std::string(ran.message())));
+    if (!ran.ok()) return end(of_user(ran));
     note_time(drawing_ + (Clock::real().now() - began));
     push(0);
   }
@@ -202,10 +210,10 @@ class ClosureHost::Run : public std::enable_shared_from_this<Run> {
     const Time began = Clock::real().now();
     auto results = try_call([&] {
       const c10::AutoGradMode no_grad(false);
-      return program_->native->call(call_.tensors);
+      return call_user_code([&] { return program_->native->call(call_.tensors); });
     });
     note_time(Clock::real().now() - began);
-    if (!results.ok()) return end(results.status());
+    if (!results.ok()) return end(of_user(results.status()));
     end_repetition(*std::move(results));
   }
 
@@ -326,9 +334,14 @@ absl::Status ClosureHost::add_native_program(uint32_t id, const std::string& nam
   return absl::OkStatus();
 }
 
+void ClosureHost::drop_program(uint32_t id) {
+  MutexLock lock(mutex_);
+  programs_.erase(id);
+}
+
 absl::Status ClosureHost::add_resource(uint64_t id, std::shared_ptr<ElementSource> source) {
   MutexLock lock(mutex_);
-  if (resources_.size() >= kMostResources) {
+  if (resources_.size() >= kMostResources && !resources_.contains(id)) {
     return make_status(ErrorCode::kFailedPrecondition,
                        absl::StrCat("this worker has ", resources_.size(),
                                     " iterators of the program already; let go of some"),
@@ -383,6 +396,7 @@ void ClosureHost::run(std::vector<ClosureCall> closures, uint64_t watermark, std
     for (size_t i = 0; i < closures.size() && refused.ok(); ++i) {
       const ClosureCall& call = closures[i];
       last = std::max(last, call.sequence + call.repeat - 1);
+      if (call.sequence < cancelled_below_) stop.request_stop();  // the word overtook it
       auto programs = programs_of(call);
       auto sources = sources_of(call);
       refused = programs.ok() ? sources.status() : programs.status();
@@ -490,6 +504,7 @@ void ClosureHost::cancel_below(uint64_t sequence) {
   {
     MutexLock lock(mutex_);
     forgotten = take_kept_below(sequence);
+    cancelled_below_ = std::max(cancelled_below_, sequence);
     for (Batch* batch : batches_) {
       if (batch->last_sequence < sequence) stopped.push_back(batch->stop);
     }

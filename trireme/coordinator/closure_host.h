@@ -92,6 +92,8 @@ class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
   // A function of this binary.
   absl::Status add_native_program(uint32_t id, const std::string& name);
 
+  void drop_program(uint32_t id);
+
   // One that is there is left as it is.
   absl::Status add_resource(uint64_t id, std::shared_ptr<ElementSource> source);
   void drop_resource(uint64_t id);
@@ -143,6 +145,7 @@ class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
   Mutex mutex_;
   std::map<uint32_t, std::shared_ptr<const Program>> programs_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::shared_ptr<ElementSource>> resources_ ABSL_GUARDED_BY(mutex_);
+  uint64_t cancelled_below_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, Kept> kept_ ABSL_GUARDED_BY(mutex_);  // by the closure's sequence
   std::set<Batch*> batches_ ABSL_GUARDED_BY(mutex_);
   int turns_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -42,41 +42,77 @@ std::vector<std::shared_ptr<const ClosureProgram>> ProgramVariants::get() const 
   return programs;
 }
 
+void ProgramsInUse::add(const std::shared_ptr<const ClosureProgram>& program) {
+  MutexLock lock(mutex_);
+  programs_[program->id] = program;
+}
+
+std::vector<uint32_t> ProgramsInUse::gone(const std::set<uint32_t>& programs) const {
+  std::vector<uint32_t> gone;
+  MutexLock lock(mutex_);
+  for (uint32_t id : programs) {
+    const auto found = programs_.find(id);
+    if (found == programs_.end() || found->second.expired()) gone.push_back(id);
+  }
+  return gone;
+}
+
+void ProgramsInUse::forget_gone() {
+  MutexLock lock(mutex_);
+  std::erase_if(programs_, [](const auto& known) { return known.second.expired(); });
+}
+
 ClosurePtr ClosurePrograms::closure_of(const FunctionStep& step, const StandIns& stand_ins) {
+  const std::vector<WorkerDraw> draws = draws_of(step, stand_ins);
   auto closure = std::make_shared<Closure>();
   closure->seed = step.seed;
   closure->step = step.step;
-  set_step(*closure, step, stand_ins);
-  return closure;
-}
-
-void ClosurePrograms::set_step(Closure& closure, const FunctionStep& step,
-                               const StandIns& stand_ins) {
-  const std::vector<WorkerDraw> draws = draws_of(step, stand_ins);
-  const auto before = std::exchange(closure.program, program_of(step, draws));
-  if (before != nullptr && before != closure.program) {
-    before->variants.add(closure.program);
-    closure.program->variants.add(before);
-  }
-  closure.shape = step.shape;
-  closure.tensors.clear();
-  closure.tensors.reserve(step.inputs.size() + closure.program->own.size());
+  closure->program = closure->current = program_of(step, draws);
+  closure->shape = step.shape;
+  closure->tensors.reserve(step.inputs.size() + closure->program->own.size());
   size_t input = 0;
   const auto add_until = [&](size_t end) {
     for (; input < end; ++input) {
       const at::Tensor& tensor = step.inputs[input];
-      closure.tensors.push_back(tensor.defined() ? tensor.detach() : tensor);
+      closure->tensors.push_back(tensor.defined() ? tensor.detach() : tensor);
     }
   };
-  closure.resources.clear();
   for (const WorkerDraw& draw : draws) {
     add_until(draw.first_input);
     input += draw.elements * draw.tensors;
-    closure.resources.push_back(stand_ins.resources().at(draw.resource));
+    closure->resources.push_back(stand_ins.resources().at(draw.resource));
   }
   add_until(step.inputs.size());
-  for (uint32_t i : closure.program->own) {
-    closure.tensors.push_back(step.variables[i]->tensor.detach().clone());
+  for (uint32_t i : closure->program->own) {
+    closure->tensors.push_back(step.variables[i]->tensor.detach().clone());
+  }
+  return closure;
+}
+
+void ClosurePrograms::set_variant(Closure& closure, const FunctionStep& step,
+                                  const StandIns& stand_ins) {
+  const std::vector<WorkerDraw> draws = draws_of(step, stand_ins);
+  const auto variant = program_of(step, draws);
+  size_t tensors = step.inputs.size() + variant->own.size();
+  for (const WorkerDraw& draw : draws) tensors -= draw.elements * draw.tensors;
+  if (tensors != closure.tensors.size()) {
+    throw refused(step,
+                  "for other shapes of the elements that a worker draws it uses other variables of "
+                  "the program, or draws another number of elements from an iterator of the "
+                  "program; make both the same for all shapes");
+  }
+  const auto before = std::exchange(closure.current, variant);
+  if (before != variant) {
+    for (const auto& known : {before, closure.program}) {
+      if (known == variant) continue;
+      known->variants.add(variant);
+      variant->variants.add(known);
+    }
+  }
+  closure.shape = step.shape;
+  closure.resources.clear();
+  for (const WorkerDraw& draw : draws) {
+    closure.resources.push_back(stand_ins.resources().at(draw.resource));
   }
 }
 
@@ -100,8 +136,9 @@ ClosurePtr ClosurePrograms::native_closure_of(const std::string& name,
     request.set_native(name);
     made->registration = make_message(request);
     program = std::move(made);
+    in_use_->add(program);
   }
-  closure->program = program;
+  closure->program = closure->current = program;
   return closure;
 }
 
@@ -141,13 +178,16 @@ std::shared_ptr<const ClosureProgram> ClosurePrograms::program_of(
     }
   }
   std::vector<at::Tensor> constants = constant_rows(*step.plan->graph);
-  std::shared_ptr<const ClosureProgram>& program =
+  std::weak_ptr<const ClosureProgram>& known =
       by_content_[content_of(request.SerializeAsString(), constants)];
+  std::shared_ptr<const ClosureProgram> program = known.lock();
   if (program == nullptr) {
     made->id = next_id_++;
     request.set_program(made->id);
     made->registration = make_message(request, std::move(constants));
     program = std::move(made);
+    known = program;
+    in_use_->add(program);
   }
   by_plan_[key] = program;
   plans_.push_back(key);
@@ -155,6 +195,8 @@ std::shared_ptr<const ClosureProgram> ClosurePrograms::program_of(
   if (plans_.size() > kMostPlans) {
     by_plan_.erase(plans_.front());
     plans_.pop_front();
+    std::erase_if(by_content_, [](const auto& entry) { return entry.second.expired(); });
+    in_use_->forget_gone();
   }
   return program;
 }

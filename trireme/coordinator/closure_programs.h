@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,20 @@
 
 namespace trireme::internal {
 
+// Which programs are in use. Of its own, as links ask it, and what else makes programs must not end
+// on a thread that serves calls: it tells servers about it and waits. Thread-safe.
+class ProgramsInUse {
+ public:
+  void add(const std::shared_ptr<const ClosureProgram>& program);
+  // Of these, those that nothing uses any more.
+  std::vector<uint32_t> gone(const std::set<uint32_t>& programs) const;
+  void forget_gone();
+
+ private:
+  mutable Mutex mutex_;
+  std::map<uint32_t, std::weak_ptr<const ClosureProgram>> programs_ ABSL_GUARDED_BY(mutex_);
+};
+
 // The programs of a coordinator: captured functions, known by what they are, so that one that is
 // captured again is the same. Thread-safe.
 class ClosurePrograms {
@@ -27,10 +42,13 @@ class ClosurePrograms {
   // A closure of the step, ready for the queue. Throws Error for a function that cannot run on
   // workers.
   ClosurePtr closure_of(const FunctionStep& step, const StandIns& stand_ins);
-  // Makes a closure one of this step, which is the same call for other elements of workers.
-  void set_step(Closure& closure, const FunctionStep& step, const StandIns& stand_ins);
+  // Gives a closure the program of this step, which is the same call for other elements of workers.
+  // Its tensors stay. Throws Error if the step does not take these.
+  void set_variant(Closure& closure, const FunctionStep& step, const StandIns& stand_ins);
   // One of a function that workers have by this name.
   ClosurePtr native_closure_of(const std::string& name, std::vector<at::Tensor> tensors);
+
+  const std::shared_ptr<ProgramsInUse>& in_use() const { return in_use_; }
 
  private:
   // What workers draw for a step, by the first input.
@@ -48,6 +66,7 @@ class ClosurePrograms {
 
   const uint64_t coordinator_;
   const std::shared_ptr<ParameterServerHome> home_;
+  const std::shared_ptr<ProgramsInUse> in_use_ = std::make_shared<ProgramsInUse>();
 
   Mutex mutex_;
   // A plan, which is held, so that its address means it, and the inputs that workers draw.
@@ -55,7 +74,7 @@ class ClosurePrograms {
   std::map<Key, std::shared_ptr<const ClosureProgram>> by_plan_ ABSL_GUARDED_BY(mutex_);
   std::deque<Key> plans_ ABSL_GUARDED_BY(mutex_);  // of the above, the oldest first
   std::map<std::string, std::shared_ptr<const ClosureProgram>> by_name_ ABSL_GUARDED_BY(mutex_);
-  std::map<Content, std::shared_ptr<const ClosureProgram>> by_content_ ABSL_GUARDED_BY(mutex_);
+  std::map<Content, std::weak_ptr<const ClosureProgram>> by_content_ ABSL_GUARDED_BY(mutex_);
   uint32_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
 };
 

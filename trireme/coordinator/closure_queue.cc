@@ -1,7 +1,6 @@
 #include "trireme/coordinator/closure_queue.h"
 
 #include <algorithm>
-#include <iterator>
 #include <limits>
 #include <thread>
 #include <utility>
@@ -37,17 +36,23 @@ absl::Status cancelled(const Closure& closure) {
 
 }  // namespace
 
+absl::Status ClosureQueue::admit() {
+  MutexLock lock(mutex_);
+  run_errands();
+  while (closed_.ok() && !error_.ok() && in_flight_ > 0) wait();
+  if (!closed_.ok()) return closed_;
+  return std::exchange(error_, absl::OkStatus());
+}
+
 absl::Status ClosureQueue::put(const ClosurePtr& closure) {
   bool announce;
   {
     MutexLock lock(mutex_);
-    run_errands();
     while (closed_.ok() && (error_.ok() ? queued_.size() >= capacity_ : in_flight_ > 0)) wait();
     if (!closed_.ok()) return closed_;
     if (!error_.ok()) return std::exchange(error_, absl::OkStatus());
-    closure->sequence = watermark_ + decided_.size();
-    decided_.insert(decided_.end(), closure->repeat, false);
-    if (closure->deadline) deadlines_.insert({*closure->deadline, closure.get()});
+    closure->sequence = sequences_.give(closure->repeat);
+    if (closure->deadline) deadlines_.insert({*closure->deadline, closure});
     queued_.push_back(closure);
     announce = announces(*closure);
     if (!announce) announce_soon();
@@ -108,14 +113,21 @@ std::vector<ClosurePtr> ClosureQueue::take(const std::shared_ptr<ClosureTaker>& 
 
 void ClosureQueue::put_back(const std::vector<ClosurePtr>& closures) {
   if (closures.empty()) return;
+  std::vector<ClosurePtr> decided;
   {
     MutexLock lock(mutex_);
     in_flight_ -= closures.size();
-    const auto open = [](const ClosurePtr& closure) { return !closure->outcome_.has_value(); };
-    std::copy_if(closures.rbegin(), closures.rend(), std::front_inserter(queued_), open);
+    for (auto closure = closures.rbegin(); closure != closures.rend(); ++closure) {
+      if ((*closure)->outcome_.has_value()) {
+        decided.push_back(*closure);
+      } else {
+        queued_.push_front(*closure);
+      }
+    }
     if (!error_.ok() || !closed_.ok()) cancel_queued();
     notify();
   }
+  for (const ClosurePtr& closure : decided) closure->release();
   wake_takers();
 }
 
@@ -126,7 +138,7 @@ bool ClosureQueue::finish(std::vector<Finished> finished) {
     in_flight_ -= finished.size();
     for (Finished& each : finished) {
       const absl::Status status = each.outcome.status();
-      const bool decided = decide(*each.closure, std::move(each.outcome));
+      const bool decided = decide(each.closure, std::move(each.outcome));
       if (decided && !status.ok()) first_error = fail(status) || first_error;
     }
     notify();
@@ -140,22 +152,16 @@ bool ClosureQueue::expire(Time now) {
   if (expiry_ && *expiry_ <= now) expiry_.reset();
   bool first_error = false;
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    Closure& closure = *deadlines_.begin()->second;
-    const auto is_it = [&](const ClosurePtr& queued) { return queued.get() == &closure; };
-    const auto queued = std::find_if(queued_.begin(), queued_.end(), is_it);
-    ClosurePtr taken_out;
+    const ClosurePtr closure = deadlines_.begin()->second;
     std::string task;
-    if (queued != queued_.end()) {
-      taken_out = std::move(*queued);
-      queued_.erase(queued);
-    } else if (closure.worker_ >= 0) {
-      task = absl::StrCat("/job:worker/task:", closure.worker_);
+    if (std::erase(queued_, closure) == 0) {
+      task = absl::StrCat("/job:worker/task:", closure->worker_);
     }
-    const absl::Status error = make_status(
-        ErrorCode::kDeadlineExceeded,
-        absl::StrCat("it was not done by its deadline, ",
-                     task.empty() ? "and waits for a worker" : "and this worker has it"),
-        {task, name_of(closure)});
+    const absl::Status error =
+        make_status(ErrorCode::kDeadlineExceeded,
+                    absl::StrCat("it was not done by its deadline; ",
+                                 task.empty() ? "no worker was free" : "this worker was given it"),
+                    {task, name_of(*closure)});
     decide(closure, error);
     first_error = fail(error) || first_error;
     notify();
@@ -180,13 +186,15 @@ bool ClosureQueue::fail(const absl::Status& error) {
 
 void ClosureQueue::close(const absl::Status& why) {
   std::deque<std::shared_ptr<ClosureTaker>> takers;
-  std::deque<Work> errands;
+  std::deque<Errand> errands;
   MutexLock lock(mutex_);
   if (!closed_.ok()) return;
   closed_ = why;
   cancel_queued();
   takers.swap(takers_);
   errands.swap(errands_);
+  for (const Errand& errand : errands) decide(errand.closure, cancelled(*errand.closure));
+  in_flight_ -= errands.size();
   notify();
 }
 
@@ -241,41 +249,40 @@ bool ClosureQueue::cancels() const {
   return !closed_.ok() || !error_.ok();
 }
 
-void ClosureQueue::add_errand(Work errand) {
+void ClosureQueue::add_errand(const ClosurePtr& closure, Work errand) {
   MutexLock lock(mutex_);
-  if (!closed_.ok()) return;
-  errands_.push_back(std::move(errand));
+  if (closed_.ok()) {
+    errands_.push_back({closure, std::move(errand)});
+  } else {
+    --in_flight_;
+    decide(closure, cancelled(*closure));
+  }
   notify();
 }
 
 uint64_t ClosureQueue::watermark() const {
   MutexLock lock(mutex_);
-  return watermark_;
+  return sequences_.watermark();
 }
 
 uint64_t ClosureQueue::next_sequence() const {
   MutexLock lock(mutex_);
-  return watermark_ + decided_.size();
+  return sequences_.next();
 }
 
-bool ClosureQueue::decide(Closure& closure, ClosureOutcome outcome) {
-  if (closure.outcome_.has_value()) return false;
-  closure.outcome_ = std::move(outcome);
-  closure.decided_.store(true, std::memory_order_release);
-  if (closure.deadline) deadlines_.erase({*closure.deadline, &closure});
-  const auto first = decided_.begin() + static_cast<ptrdiff_t>(closure.sequence - watermark_);
-  std::fill_n(first, closure.repeat, true);
-  while (!decided_.empty() && decided_.front()) {
-    decided_.pop_front();
-    ++watermark_;
-  }
+bool ClosureQueue::decide(const ClosurePtr& closure, ClosureOutcome outcome) {
+  if (closure->outcome_.has_value()) return false;
+  closure->outcome_ = std::move(outcome);
+  closure->decided_.store(true, std::memory_order_release);
+  if (closure->deadline) deadlines_.erase({*closure->deadline, closure});
+  sequences_.decide(closure->sequence, closure->repeat);
   return true;
 }
 
 void ClosureQueue::cancel_queued() {
   for (const ClosurePtr& closure : queued_) {
     closure->release();
-    decide(*closure, cancelled(*closure));
+    decide(closure, cancelled(*closure));
   }
   queued_.clear();
 }
@@ -301,10 +308,11 @@ void ClosureQueue::sleep() {
 bool ClosureQueue::run_errands() {
   if (errands_.empty()) return false;
   while (!errands_.empty()) {
-    Work errand = std::move(errands_.front());
+    Errand errand = std::move(errands_.front());
     errands_.pop_front();
     mutex_.unlock();
-    errand();
+    errand.work();
+    errand = {};
     mutex_.lock();
   }
   return true;
@@ -323,8 +331,12 @@ void ClosureQueue::wake_takers() {
       note_announced();
       closures = std::min(closures, queued_.size());
       if (takers_.empty() || queued_.empty()) return;
-      taker = std::move(takers_.front());
-      takers_.pop_front();
+      // One that runs something takes closures too, to have the next at hand; but not while another
+      // has nothing to do.
+      auto chosen = std::ranges::find_if(takers_, [](const auto& each) { return each->is_idle(); });
+      if (chosen == takers_.end()) chosen = takers_.begin();
+      taker = std::move(*chosen);
+      takers_.erase(chosen);
     }
     if (taker->on_closures()) --closures;
   }

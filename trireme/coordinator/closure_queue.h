@@ -13,6 +13,7 @@
 #include "trireme/base/executor.h"
 #include "trireme/base/mutex.h"
 #include "trireme/coordinator/closure.h"
+#include "trireme/coordinator/decided_sequences.h"
 
 namespace trireme::internal {
 
@@ -20,10 +21,11 @@ namespace trireme::internal {
 class ClosureTaker {
  public:
   virtual ~ClosureTaker() = default;
-  // The taker found nothing and now there is something. False: it can take none any more.
+  // The taker found nothing and now there is something. False: it took none.
   virtual bool on_closures() = 0;
-  // Which worker it takes them for.
+  // Which worker it takes them for, and whether that has none now.
   virtual int worker() const = 0;
+  virtual bool is_idle() const = 0;
 };
 
 // The closures of a coordinator, from when they are scheduled until they are decided:
@@ -46,6 +48,9 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
  public:
   explicit ClosureQueue(size_t capacity) : capacity_(capacity) {}
 
+  // To be asked before a closure is made: waits until an error that is to be raised can be, and
+  // gives it.
+  absl::Status admit();
   // Gives it its sequences. Blocks while the queue is full; put_back does not, so that a full queue
   // never waits for itself.
   absl::Status put(const ClosurePtr& closure);
@@ -71,8 +76,9 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
   // Cancels all, now and from now on: every later call gives this error.
   void close(const absl::Status& why);
 
-  // To be run by the next thread of the user that waits or puts; not at all once it is closed.
-  void add_errand(Work errand);
+  // For a closure in flight; to be run by the next thread of the user that waits or puts. Once the
+  // queue is closed the closure is cancelled instead.
+  void add_errand(const ClosurePtr& closure, Work errand);
 
   // Waits until all are decided.
   absl::Status join();
@@ -95,7 +101,8 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
     return queued_.empty() && in_flight_ == 0;
   }
   // False if it was decided before.
-  bool decide(Closure& closure, ClosureOutcome outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool decide(const ClosurePtr& closure, ClosureOutcome outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Notes an error of a closure; true if it is the first.
   bool fail(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void cancel_queued() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -123,16 +130,19 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
   absl::Status error_ ABSL_GUARDED_BY(mutex_);   // to be raised
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);  // raised always
   std::deque<std::shared_ptr<ClosureTaker>> takers_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Work> errands_ ABSL_GUARDED_BY(mutex_);
+  struct Errand {
+    ClosurePtr closure;
+    Work work;
+  };
+  std::deque<Errand> errands_ ABSL_GUARDED_BY(mutex_);
   // What those who take have not heard of.
   size_t unannounced_ ABSL_GUARDED_BY(mutex_) = 0;
   Duration unannounced_time_ ABSL_GUARDED_BY(mutex_) = {};
   Time last_put_ ABSL_GUARDED_BY(mutex_) = {};
   bool will_announce_ ABSL_GUARDED_BY(mutex_) = false;
-  std::set<std::pair<Time, Closure*>> deadlines_ ABSL_GUARDED_BY(mutex_);  // of those not decided
-  std::optional<Time> expiry_ ABSL_GUARDED_BY(mutex_);                     // that a caller was told
-  uint64_t watermark_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::deque<bool> decided_ ABSL_GUARDED_BY(mutex_);  // from the watermark on
+  std::set<std::pair<Time, ClosurePtr>> deadlines_ ABSL_GUARDED_BY(mutex_);  // of those not decided
+  std::optional<Time> expiry_ ABSL_GUARDED_BY(mutex_);  // that a caller was told
+  DecidedSequences sequences_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace trireme::internal

@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <future>
+#include <random>
+#include <set>
 #include <thread>
 
 #include "trireme/base/status.h"
@@ -22,6 +24,8 @@ class CountingTaker : public ClosureTaker {
     return takes_;
   }
   int worker() const override { return 3; }
+  bool is_idle() const override { return idle; }
+  bool idle = true;
   std::atomic<int> woken = 0;
 
  private:
@@ -32,7 +36,7 @@ class ClosureQueueTest : public testing::Test {
  protected:
   ClosurePtr put() {
     auto closure = std::make_shared<Closure>();
-    closure->program = program_;
+    closure->program = closure->current = program_;
     EXPECT_TRUE(queue_.put(closure).ok());
     return closure;
   }
@@ -145,7 +149,7 @@ TEST_F(ClosureQueueTest, ShortClosuresOfABurstAreTakenTogether) {
   for (int i = 0; i < 64; ++i) program_->cost.note({});
   const auto put = [&] {
     auto closure = std::make_shared<Closure>();
-    closure->program = program_;
+    closure->program = closure->current = program_;
     EXPECT_TRUE(queue->put(closure).ok());
   };
   // A burst wakes this one once for its first closure, at most, and then for each batch; a machine
@@ -178,14 +182,74 @@ TEST_F(ClosureQueueTest, WhoeverWaitsRunsErrands) {
   const auto closure = put();
   take();
   auto waiting = std::async(std::launch::async, [&] { return queue_.join(); });
-  queue_.add_errand([&] { EXPECT_FALSE(finish(closure)); });
+  queue_.add_errand(closure, [&] { EXPECT_FALSE(finish(closure)); });
   EXPECT_TRUE(waiting.get().ok());
+}
+
+TEST_F(ClosureQueueTest, AClosureThatWaitsForAnErrandIsCancelledWithTheQueue) {
+  const auto first = put(), second = put();
+  take(2);
+  bool ran = false;
+  queue_.add_errand(first, [&] { ran = true; });
+  queue_.close(failure());
+  queue_.add_errand(second, [&] { ran = true; });
+  EXPECT_EQ(error_code(queue_.fetch(*first).status()), ErrorCode::kCancelled);
+  EXPECT_TRUE(queue_.is_decided(*first));
+  EXPECT_TRUE(queue_.is_decided(*second));
+  EXPECT_EQ(queue_.watermark(), 3u);
+  EXPECT_EQ(queue_.join(), failure());
+  EXPECT_FALSE(ran);
+}
+
+TEST_F(ClosureQueueTest, WhoHasNothingToDoIsWokenFirst) {
+  const auto busy = std::make_shared<CountingTaker>();
+  busy->idle = false;
+  EXPECT_TRUE(queue_.take(busy, seconds(1), 1).empty());
+  EXPECT_TRUE(take().empty());
+  put();
+  EXPECT_EQ(busy->woken, 0);
+  EXPECT_EQ(taker_->woken, 1);
+}
+
+TEST(DecidedSequences, TheWatermarkFollowsThoseInOrder) {
+  DecidedSequences sequences;
+  EXPECT_EQ(sequences.give(1), 1u);
+  EXPECT_EQ(sequences.give(10), 2u);
+  EXPECT_EQ(sequences.give(1), 12u);
+  EXPECT_EQ(sequences.give(1), 13u);
+  EXPECT_EQ(sequences.next(), 14u);
+  sequences.decide(12, 1);
+  EXPECT_EQ(sequences.watermark(), 1u);
+  sequences.decide(1, 1);
+  EXPECT_EQ(sequences.watermark(), 2u);
+  sequences.decide(13, 1);
+  sequences.decide(2, 10);
+  EXPECT_EQ(sequences.watermark(), 14u);
+
+  // In any order, against a plain list.
+  std::mt19937 random(5);
+  for (int round = 0; round < 100; ++round) {
+    DecidedSequences some;
+    std::vector<std::pair<uint64_t, uint64_t>> given;
+    for (int i = 0; i < 20; ++i) {
+      const uint64_t count = 1 + random() % 5;
+      given.push_back({some.give(count), count});
+    }
+    std::shuffle(given.begin(), given.end(), random);
+    std::set<uint64_t> open;
+    for (uint64_t i = 1; i < some.next(); ++i) open.insert(i);
+    for (const auto& [first, count] : given) {
+      some.decide(first, count);
+      for (uint64_t i = 0; i < count; ++i) open.erase(first + i);
+      ASSERT_EQ(some.watermark(), open.empty() ? some.next() : *open.begin());
+    }
+  }
 }
 
 TEST_F(ClosureQueueTest, DeadlinesFailWhatIsQueuedAndWhatIsInFlight) {
   const auto put_with_deadline = [&](Time deadline) {
     auto closure = std::make_shared<Closure>();
-    closure->program = program_;
+    closure->program = closure->current = program_;
     closure->deadline = deadline;
     EXPECT_TRUE(queue_.put(closure).ok());
     return closure;
@@ -211,7 +275,7 @@ TEST_F(ClosureQueueTest, DeadlinesFailWhatIsQueuedAndWhatIsInFlight) {
 
 TEST_F(ClosureQueueTest, ARepeatedClosureHasASequenceForEachTime) {
   auto closure = std::make_shared<Closure>();
-  closure->program = program_;
+  closure->program = closure->current = program_;
   closure->repeat = 10;
   EXPECT_TRUE(queue_.put(closure).ok());
   const auto next = put();

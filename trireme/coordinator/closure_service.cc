@@ -55,6 +55,7 @@ constexpr size_t kMostCoordinators = 256;
 constexpr auto kForgottenAfter = std::chrono::minutes(10);
 constexpr auto kConnectTime = std::chrono::seconds(5);
 constexpr int kMostUpdatesAtOnce = 1024;
+constexpr uint32_t kMostRepetitions = 1 << 20;
 
 // Pulls and pushes of closures: who cannot be reached for this long is the coordinator's to judge.
 constexpr RetryPolicy kServerRetry = {.attempt_time = std::chrono::seconds(10),
@@ -255,6 +256,7 @@ class ClosureService final : public Service {
   static absl::StatusOr<Message> register_now(ClosureHost& host,
                                               const RegisterProgramRequest& request,
                                               std::vector<at::Tensor> constants) {
+    for (uint32_t dropped : request.dropped()) host.drop_program(dropped);
     if (!request.native().empty()) {
       TRIREME_RETURN_IF_ERROR(host.add_native_program(request.program(), request.native()));
       return make_message(RegisterProgramResponse());
@@ -317,7 +319,7 @@ class ClosureService final : public Service {
                           .tensors = *std::move(tensors),
                           .resources = {asked.resources().begin(), asked.resources().end()},
                           .variants = {asked.variants().begin(), asked.variants().end()},
-                          .repeat = std::max<uint32_t>(asked.repeat(), 1)});
+                          .repeat = std::clamp<uint32_t>(asked.repeat(), 1, kMostRepetitions)});
     }
     auto answer = std::make_shared<BatchAnswer>(std::move(call));
     const bool quick = (*host)->is_quick(closures);

@@ -23,17 +23,18 @@ using internal::WorkerResources;
 namespace {
 
 constexpr int kMostRepetitions = 1 << 20;
+constexpr Duration kForEver = std::chrono::hours(24 * 365);
 
 }  // namespace
 
 struct ClusterCoordinator::Impl {
   Impl(const ParameterServerStrategy& strategy, const ClusterCoordinatorOptions& options)
-      : home(strategy.servers().home()),
+      : spec(strategy.spec()),
+        home(strategy.servers().home()),
         origin(new_incarnation()),
         queue(std::make_shared<ClosureQueue>(std::max<size_t>(options.queue_size, 1))),
         programs(std::make_shared<ClosurePrograms>(origin, home)),
         resources(std::make_shared<WorkerResources>(strategy.num_replicas_in_sync())) {
-    const ClusterSpec& spec = strategy.spec();
     check_workers(spec);
     const Credentials credentials =
         value_or_throw(Credentials::of_program(strategy.options().certs));
@@ -46,6 +47,7 @@ struct ClusterCoordinator::Impl {
     context->introduction.set_updates_at_once(std::max(options.updates_at_once, 1));
     context->queue = queue;
     context->resources = resources;
+    context->programs = programs->in_use();
     context->life_signs = std::make_shared<internal::LifeSigns>();
     context->servers =
         std::make_shared<internal::PsWatch>(spec, credentials, servers, context->life_signs, queue);
@@ -68,14 +70,9 @@ struct ClusterCoordinator::Impl {
   }
 
   RemoteValue schedule(const ClosureOptions& options, const ClosurePtr& closure) {
-    if (options.repeat < 1 || options.repeat > kMostRepetitions) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  absl::StrCat("a closure can repeat 1 to ", kMostRepetitions, " times, not ",
-                               options.repeat, " times"),
-                  {"", absl::StrCat("function '", closure->program->function, "'")});
-    }
     closure->repeat = static_cast<uint32_t>(options.repeat);
-    if (options.deadline > Duration()) closure->deadline = after(options.deadline);
+    if (options.deadline)
+      closure->deadline = after(std::min<Duration>(*options.deadline, kForEver));
     check(queue->put(closure));
     if (closure->deadline) watch_deadlines(queue, links);
     return RemoteValue(queue, closure);
@@ -103,6 +100,7 @@ struct ClusterCoordinator::Impl {
     });
   }
 
+  const ClusterSpec spec;
   const std::shared_ptr<ParameterServerHome> home;
   const uint64_t origin;  // of this coordinator's pushes
   const std::shared_ptr<ClosureQueue> queue;
@@ -117,31 +115,41 @@ ClusterCoordinator::ClusterCoordinator(const ParameterServerStrategy& strategy,
 
 ClusterCoordinator::~ClusterCoordinator() = default;
 
-void ClusterCoordinator::check_usable() const {
-  impl_->check(impl_->queue->status());
+void ClusterCoordinator::check_usable(const ClosureOptions& options, bool own_iterators) {
+  if (options.repeat < 1 || options.repeat > kMostRepetitions) {
+    throw Error(ErrorCode::kInvalidArgument,
+                absl::StrCat("a closure can repeat 1 to ", kMostRepetitions, " times, not ",
+                             options.repeat, " times"));
+  }
+  if (options.repeat > 1 && own_iterators) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "a closure that repeats cannot draw from an iterator of the program; let workers "
+                "draw, with create_per_worker_dataset()");
+  }
+  impl_->check(impl_->queue->admit());
 }
 
 RemoteValue ClusterCoordinator::schedule_step(const ClosureOptions& options,
                                               const internal::FunctionStep& step) {
-  for (const internal::Draw& draw : step.draws) {
-    if (options.repeat == 1 || draw.elements == 0) continue;
-    throw Error(ErrorCode::kInvalidArgument,
-                "a closure that repeats cannot draw from an iterator of the program; let workers "
-                "draw, with create_per_worker_dataset()",
-                {"", absl::StrCat("function '", step.function, "'")});
-  }
-  const internal::DrawnShapes none;
-  return impl_->schedule(options, impl_->programs->closure_of(step, internal::StandIns(none)));
+  return impl_->schedule(options, impl_->programs->closure_of(step, internal::StandIns()));
 }
 
-RemoteValue ClusterCoordinator::schedule_step(const ClosureOptions& options,
-                                              const internal::FunctionStep& step,
-                                              const internal::StandIns& stand_ins, Prepare again) {
-  const auto closure = impl_->programs->closure_of(step, stand_ins);
-  closure->capture_again = [programs = impl_->programs, again = std::move(again),
-                            raw = closure.get()](const internal::DrawnShapes& drawn) {
-    internal::StandIns others(drawn);
-    programs->set_step(*raw, *again(others), others);
+RemoteValue ClusterCoordinator::schedule_step(
+    const ClosureOptions& options, const std::shared_ptr<const internal::FunctionStep>& step,
+    const std::shared_ptr<const internal::StandIns>& stand_ins, Prepare again) {
+  if (stand_ins->sources().size() != step->draws.size()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "beside values of workers an iterator must be an argument of its own, not part of "
+                "another",
+                {"", absl::StrCat("function '", step->function, "'")});
+  }
+  const auto closure = impl_->programs->closure_of(*step, *stand_ins);
+  closure->capture_again = [weak = std::weak_ptr(impl_->programs), again = std::move(again), step,
+                            stand_ins, raw = closure.get()](const internal::DrawnShapes& drawn) {
+    const auto programs = weak.lock();
+    if (programs == nullptr) throw Error(ErrorCode::kCancelled, "the coordinator has ended");
+    internal::StandIns others(drawn, *stand_ins, *step);
+    programs->set_variant(*raw, *again(others), others);
   };
   return impl_->schedule(options, closure);
 }
@@ -175,6 +183,15 @@ void ClusterCoordinator::join() {
 
 void ClusterCoordinator::update_workers(const ClusterSpec& spec) {
   impl_->check_workers(spec);
+  const ClusterSpec& before = impl_->spec;
+  bool same = spec.num_tasks("ps") == before.num_tasks("ps");
+  for (int i = 0; same && i < spec.num_tasks("ps"); ++i) {
+    same = spec.address({"ps", i}) == before.address({"ps", i});
+  }
+  if (!same) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "it has other parameter servers than the strategy; only workers may come and go");
+  }
   impl_->links->update(spec);
 }
 

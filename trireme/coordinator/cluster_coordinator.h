@@ -6,8 +6,11 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -35,9 +38,8 @@ struct ClosureOptions {
   // How often a worker runs the function in this one closure, each time with the next elements of
   // its iterators. The result is that of the last time.
   int repeat = 1;
-  // Within which it must be done, from now on; else it fails with DEADLINE_EXCEEDED. None: for
-  // ever.
-  std::chrono::nanoseconds deadline = {};
+  // Within which it must be done, from now on; else it fails with DEADLINE_EXCEEDED.
+  std::optional<std::chrono::nanoseconds> deadline = std::nullopt;
 };
 
 // A parameter server is gone, and the variables on it: origin().task names it.
@@ -81,19 +83,25 @@ class ClusterCoordinator {
   template <typename R, typename... Args>
   RemoteValueOf<R> schedule(const ClosureOptions& options, const Function<R(Args...)>& function,
                             Argument<Args>... args) {
-    check_usable();
+    check_usable(options, (args.is_own_iterator() || ...));
     if (!(args.is_per_worker() || ...)) {
       return RemoteValueOf<R>(schedule_step(options, *function.prepare(args.value()...)));
     }
-    internal::DrawnShapes none;
-    internal::StandIns stand_ins(none);
-    const auto step = function.prepare(args.value(stand_ins)...);
+    using Values = std::tuple<std::decay_t<Args>...>;
+    // In braces, so that they are made in their order.
+    const auto values = [](internal::StandIns& stand_ins, const auto&... given) {
+      return Values{given.value(stand_ins)...};
+    };
+    auto stand_ins = std::make_shared<internal::StandIns>();
+    const auto step = std::apply([&](auto&&... each) { return function.prepare(each...); },
+                                 values(*stand_ins, args...));
     return RemoteValueOf<R>(
-        schedule_step(options, *step, stand_ins,
-                      [function, ... args = std::move(args),
+        schedule_step(options, step, stand_ins,
+                      [function, values, ... args = std::move(args),
                        grad_mode = c10::GradMode::is_enabled()](internal::StandIns& others) {
                         const c10::AutoGradMode as_it_was(grad_mode);
-                        return function.preview(args.value(others)...);
+                        return std::apply([&](auto&&... each) { return function.preview(each...); },
+                                          values(others, args...));
                       }));
   }
   // A function that workers have by its name, as they run this program's binary.
@@ -106,7 +114,7 @@ class ClusterCoordinator {
   RemoteValueOf<R> schedule(const ClosureOptions& options,
                             const NativeFunction<R(Args...)>& function,
                             std::type_identity_t<std::decay_t<Args>>... args) {
-    check_usable();
+    check_usable(options, /*own_iterators=*/false);
     return RemoteValueOf<R>(schedule_native(options, function.name(), {std::move(args)...}));
   }
 
@@ -131,26 +139,44 @@ class ClusterCoordinator {
   // Whether they are.
   bool done();
 
-  // Waits for a result, and throws its closure's error, or CANCELLED.
+  // Waits for a result, and throws its closure's error, or CANCELLED. Also for vectors, pairs,
+  // tuples and maps of remote values, and of such.
   template <typename R>
   R fetch(const RemoteValueOf<R>& value) const {
     return value.get();
   }
   at::Tensor fetch(const RemoteValue& value) const { return value.tensor(); }
-  template <typename R>
-  std::vector<R> fetch(const std::vector<RemoteValueOf<R>>& values) const {
-    std::vector<R> fetched;
-    for (const auto& value : values) fetched.push_back(value.get());
+  template <typename T>
+  auto fetch(const std::vector<T>& values) const {
+    std::vector<decltype(this->fetch(values[0]))> fetched;
+    for (const T& value : values) fetched.push_back(fetch(value));
     return fetched;
+  }
+  template <typename K, typename T>
+  auto fetch(const std::map<K, T>& values) const {
+    std::map<K, decltype(this->fetch(values.begin()->second))> fetched;
+    for (const auto& [key, value] : values) fetched.emplace(key, fetch(value));
+    return fetched;
+  }
+  template <typename... Ts>
+  auto fetch(const std::tuple<Ts...>& values) const {
+    return std::apply([this](const auto&... each) { return std::tuple{fetch(each)...}; }, values);
+  }
+  template <typename T, typename U>
+  auto fetch(const std::pair<T, U>& values) const {
+    return std::pair{fetch(values.first), fetch(values.second)};
   }
 
  private:
-  void check_usable() const;
+  // Throws what is to be raised, and if a closure cannot be such, before elements are drawn for it.
+  void check_usable(const ClosureOptions& options, bool own_iterators);
   using Prepare = std::function<std::shared_ptr<const internal::FunctionStep>(internal::StandIns&)>;
   RemoteValue schedule_step(const ClosureOptions& options, const internal::FunctionStep& step);
   // `again`: the same call with other stand-ins.
-  RemoteValue schedule_step(const ClosureOptions& options, const internal::FunctionStep& step,
-                            const internal::StandIns& stand_ins, Prepare again);
+  RemoteValue schedule_step(const ClosureOptions& options,
+                            const std::shared_ptr<const internal::FunctionStep>& step,
+                            const std::shared_ptr<const internal::StandIns>& stand_ins,
+                            Prepare again);
   RemoteValue schedule_native(const ClosureOptions& options, const std::string& name,
                               std::vector<at::Tensor> tensors);
 

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <map>
+#include <set>
+
 #include "trireme/base/status.h"
 #include "trireme/coordinator/cluster_coordinator.h"
 #include "trireme/graph/variable.h"
@@ -84,11 +87,15 @@ TEST_F(PerWorkerTest, FetchingAloneCapturesToo) {
     // Not what the first worker's looks like.
     return Dataset::range(6).batch(context.input_pipeline_id == 0 ? 2 : 3).repeat();
   });
-  std::vector<RemoteValueOf<Tensor>> values;
-  for (int i = 0; i < 50; ++i) values.push_back(coordinator_.schedule(add_, data.iterator()));
-  for (const Tensor& value : coordinator_.fetch(values)) {
-    EXPECT_TRUE((std::set<int64_t>{1, 5, 9, 3, 12}).contains(value.item<int64_t>())) << value;
+  const Time limit = after(seconds(20));
+  while (add_.captures() < 2 && Clock::real().now() < limit) {
+    std::vector<RemoteValueOf<Tensor>> values;
+    for (int i = 0; i < 50; ++i) values.push_back(coordinator_.schedule(add_, data.iterator()));
+    for (const Tensor& value : coordinator_.fetch(values)) {
+      EXPECT_TRUE((std::set<int64_t>{1, 5, 9, 3, 12}).contains(value.item<int64_t>())) << value;
+    }
   }
+  EXPECT_EQ(add_.captures(), 2);
 }
 
 TEST_F(PerWorkerTest, AFunctionThatCannotBeCapturedForWhatAWorkerMeetsSaysSo) {
@@ -102,6 +109,74 @@ TEST_F(PerWorkerTest, AFunctionThatCannotBeCapturedForWhatAWorkerMeetsSaysSo) {
   EXPECT_THAT(error.what(), HasSubstr("function 'first'"));
   EXPECT_THAT(error.what(), HasSubstr("2, 2"));
   coordinator_.join();
+}
+
+TEST_F(PerWorkerTest, AClosureThatIsCapturedAgainKeepsWhatItWasScheduledWith) {
+  coordinator_.update_workers(cluster_.spec_with_workers({0}));
+  const auto data = coordinator_.create_per_worker_dataset(Dataset::range(6).batch(4).repeat());
+  Iterator here = Dataset::range(100, 108).iterator();
+  const auto both = function(
+      "both", std::function<Tensor(Iterator&, Iterator&)>([](Iterator& there, Iterator& here) {
+        const Tensor theirs = there.next().sum();
+        return theirs * 1000 + here.next();
+      }));
+  std::vector<RemoteValueOf<Tensor>> values;
+  for (int i = 0; i < 8; ++i) values.push_back(coordinator_.schedule(both, data.iterator(), here));
+  std::multiset<int64_t> theirs, ours;
+  for (const Tensor& value : coordinator_.fetch(values)) {
+    theirs.insert(value.item<int64_t>() / 1000);
+    ours.insert(value.item<int64_t>() % 1000);
+  }
+  // Batches of 0 1 2 3 and 4 5; and each of the program's elements once.
+  EXPECT_EQ(theirs, (std::multiset<int64_t>{6, 6, 6, 6, 9, 9, 9, 9}));
+  EXPECT_EQ(ours, (std::multiset<int64_t>{100, 101, 102, 103, 104, 105, 106, 107}));
+  EXPECT_EQ(both.captures(), 2);
+}
+
+TEST_F(PerWorkerTest, AnIteratorThatIsPassedTwiceIsOne) {
+  coordinator_.update_workers(cluster_.spec_with_workers({0}));
+  const auto data = coordinator_.create_per_worker_dataset(Dataset::range(6).batch(4).repeat());
+  const auto both = function(
+      "both", std::function<Tensor(Iterator&, Iterator&)>([](Iterator& one, Iterator& same) {
+        const Tensor first = one.next().sum();
+        return first * 1000 + same.next().sum();
+      }));
+  const auto value = coordinator_.schedule(both, data.iterator(), data.iterator());
+  EXPECT_EQ(coordinator_.fetch(value).item<int64_t>(), 6009);
+}
+
+TEST_F(PerWorkerTest, NestedValuesAreFetched) {
+  const auto add = function("add", [](const Tensor& x) { return x + 1; });
+  const auto value = [&](int number) { return coordinator_.schedule(add, torch::tensor(number)); };
+  const std::map<std::string, std::vector<std::pair<RemoteValueOf<Tensor>, RemoteValue>>> nested = {
+      {"a", {{value(1), value(2)}, {value(3), value(4)}}}};
+  const auto fetched = coordinator_.fetch(nested);
+  EXPECT_EQ(fetched.at("a")[1].first.item<int>(), 4);
+  EXPECT_EQ(fetched.at("a")[1].second.item<int>(), 5);
+  const auto [first, second] = coordinator_.fetch(std::tuple{value(7), value(8)});
+  EXPECT_EQ(first.item<int>() + second.item<int>(), 17);
+}
+
+TEST_F(PerWorkerTest, ADatasetFunctionThatThrowsChangesNothing) {
+  bool throws = false;
+  const auto data = coordinator_.create_per_worker_dataset([&](const InputContext&) {
+    if (throws) throw std::runtime_error("no data");
+    return Dataset::range(1, 2).repeat();
+  });
+  throws = true;
+  EXPECT_THROW(coordinator_.update_workers(cluster_.spec_with_workers({2})), std::runtime_error);
+  EXPECT_EQ(coordinator_.workers().size(), 2u);
+  for (int i = 0; i < 10; ++i) coordinator_.schedule(add_, data.iterator());
+  coordinator_.join();
+  EXPECT_EQ(total(), 10);
+  throws = false;
+  std::vector<std::pair<int, int>> told;
+  const auto more = coordinator_.create_per_worker_dataset([&](const InputContext& context) {
+    told.push_back({context.input_pipeline_id, context.num_input_pipelines});
+    return Dataset::range(1, 2).repeat();
+  });
+  coordinator_.update_workers(cluster_.spec_with_workers({2}));
+  EXPECT_THAT(told, ElementsAre(std::pair(0, 2), std::pair(1, 2), std::pair(0, 1)));
 }
 
 TEST_F(PerWorkerTest, TheEndOfDataIsRaisedAtJoin) {
@@ -138,6 +213,7 @@ TEST_F(PerWorkerTest, AClosureRepeatsWithTheNextElementsEachTime) {
   Iterator here = Dataset::range(5).iterator();
   EXPECT_THAT(error_text([&] { coordinator_.schedule({.repeat = 2}, add_, here); }),
               HasSubstr("create_per_worker_dataset"));
+  EXPECT_EQ(here.next().item<int64_t>(), 0);  // nothing was drawn for it
   EXPECT_THAT(error_text([&] { coordinator_.schedule({.repeat = 0}, add_, data.iterator()); }),
               HasSubstr("repeat"));
 }
@@ -250,6 +326,10 @@ const auto kPair = native_function("pair", [](const Tensor& x, const Tensor& y) 
   return std::vector<Tensor>{y, x};
 });
 
+const auto kOdd = native_function("odd", [] { throw 42; });
+const auto kCancels =
+    native_function("cancels", [] { throw Error(ErrorCode::kCancelled, "says the user"); });
+
 TEST_F(PerWorkerTest, ANativeFunctionRunsOnWorkersOfTheSameBinary) {
   const auto reversed = coordinator_.schedule(kReverse, torch::arange(3));
   EXPECT_TRUE(coordinator_.fetch(reversed).equal(torch::tensor({2, 1, 0})));
@@ -259,6 +339,10 @@ TEST_F(PerWorkerTest, ANativeFunctionRunsOnWorkersOfTheSameBinary) {
   const Error error = error_of([&] { coordinator_.join(); });
   EXPECT_THAT(error.what(), HasSubstr("function 'pair'"));
   EXPECT_THAT(error.what(), HasSubstr("they do not match"));
+  coordinator_.schedule(kOdd);
+  EXPECT_THAT(error_text([&] { coordinator_.join(); }), HasSubstr("function 'odd'"));
+  coordinator_.schedule(kCancels);
+  EXPECT_EQ(error_of([&] { coordinator_.join(); }).code(), ErrorCode::kAborted);
   EXPECT_THAT(error_text([] { native_function("pair", [](const Tensor& x) { return x; }); }),
               HasSubstr("native function 'pair'"));
 }

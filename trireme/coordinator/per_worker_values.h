@@ -19,18 +19,24 @@ namespace trireme {
 namespace internal {
 
 class WorkerResource;
+struct FunctionStep;
 
 // The elements that a worker has drawn, by the resource that they are of.
 using DrawnShapes = std::map<uint64_t, std::vector<ElementSpec>>;
 
-// What stands for the values of workers while a function is captured: zeros of their shapes.
+// What stands for the values of workers while a function is captured, zeros of their shapes; and,
+// when it is captured again, for the program's iterators, the elements that were drawn for the
+// closure.
 class StandIns {
  public:
-  // Of shapes that a worker has met; where there are none, of those that the dataset tells.
-  explicit StandIns(const DrawnShapes& drawn) : drawn_(drawn) {}
+  StandIns() = default;
+  // For elements that a worker has drawn, and for the same call as `before`, which gave that step.
+  StandIns(const DrawnShapes& drawn, const StandIns& before, const FunctionStep& step);
 
   Iterator iterator(const std::shared_ptr<WorkerResource>& resource);
   at::Tensor tensor(const std::shared_ptr<WorkerResource>& resource);
+  // One of the program's.
+  Iterator iterator(const Iterator& own);
 
   using Resources = std::map<uint64_t, std::shared_ptr<WorkerResource>>;
   const Resources& resources() const { return resources_; }
@@ -40,13 +46,20 @@ class StandIns {
     uint64_t resource;
   };
   const std::vector<Tensor>& tensors() const { return tensors_; }
+  // Of those that were asked for, each once, in the order in which they were: as a step has them.
+  const ElementSources& sources() const { return sources_; }
 
  private:
   std::vector<Element> examples_of(const std::shared_ptr<WorkerResource>& resource);
+  Iterator add(Iterator iterator);
 
-  const DrawnShapes& drawn_;
+  DrawnShapes drawn_;
+  std::map<std::shared_ptr<ElementSource>, std::vector<Element>> own_elements_;
   Resources resources_;
+  std::map<uint64_t, Iterator> iterators_;  // by resource
+  std::map<std::shared_ptr<ElementSource>, Iterator> own_iterators_;
   std::vector<Tensor> tensors_;
+  ElementSources sources_;
 };
 
 }  // namespace internal
@@ -94,10 +107,11 @@ class ClosureArgument {
       : resource_(value.resource()) {}
 
   bool is_per_worker() const { return resource_ != nullptr; }
+  bool is_own_iterator() const { return std::is_same_v<T, Iterator> && !is_per_worker(); }
   T value() const { return *value_; }
   T value(StandIns& stand_ins) const {
     if constexpr (std::is_same_v<T, Iterator>) {
-      if (is_per_worker()) return stand_ins.iterator(resource_);
+      return is_per_worker() ? stand_ins.iterator(resource_) : stand_ins.iterator(*value_);
     } else if constexpr (std::is_same_v<T, at::Tensor>) {
       if (is_per_worker()) return stand_ins.tensor(resource_);
     }

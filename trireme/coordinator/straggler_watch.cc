@@ -16,6 +16,7 @@ constexpr int kSlower = 4;
 constexpr Duration kSlowerBy = milliseconds(50);
 // So often in a row: a closure may have had bad luck, and the first ones are always slow.
 constexpr int kTimes = 3;
+constexpr size_t kMostPrograms = 1024;
 
 int64_t in_milliseconds(Duration time) {
   return std::chrono::duration_cast<milliseconds>(time).count();
@@ -24,16 +25,20 @@ int64_t in_milliseconds(Duration time) {
 }  // namespace
 
 void StragglerWatch::note(int worker, uint32_t program, const std::string& function,
-                          Duration each) {
+                          const Times& each) {
   MutexLock lock(mutex_);
   const auto [known, first] = usual_[program].try_emplace(worker, each);
-  if (!first) known->second = (3 * known->second + each) / 4;
-  const Duration others = elsewhere_locked(worker, program);
+  if (!first) {
+    Times& usual = known->second;
+    usual = {(3 * usual.busy + each.busy) / 4, (3 * usual.away + each.away) / 4};
+  }
+  if (usual_.size() > kMostPrograms) usual_.erase(usual_.begin());  // the oldest
+  const Duration others = elsewhere_locked(worker, program).busy;
   if (others == Duration()) return;
   Worker& state = workers_[worker];
-  if (each > kSlower * others && each > others + kSlowerBy) {
+  if (each.busy > kSlower * others && each.busy > others + kSlowerBy) {
     state.usual_times = 0;
-    if (++state.slow_times >= kTimes) name(worker, function, each, others);
+    if (++state.slow_times >= kTimes) name(worker, function, each.busy, others);
   } else {
     state.slow_times = 0;
     if (++state.usual_times < kTimes || !state.slow) return;
@@ -42,7 +47,7 @@ void StragglerWatch::note(int worker, uint32_t program, const std::string& funct
   }
 }
 
-Duration StragglerWatch::elsewhere(int worker, uint32_t program) const {
+StragglerWatch::Times StragglerWatch::elsewhere(int worker, uint32_t program) const {
   MutexLock lock(mutex_);
   return elsewhere_locked(worker, program);
 }
@@ -67,18 +72,23 @@ bool StragglerWatch::is_slow(int worker) const {
   return found != workers_.end() && found->second.slow;
 }
 
-// The median, so that one other straggler does not hide this one.
-Duration StragglerWatch::elsewhere_locked(int worker, uint32_t program) const {
+// The medians, so that one other straggler does not hide this one.
+StragglerWatch::Times StragglerWatch::elsewhere_locked(int worker, uint32_t program) const {
   const auto found = usual_.find(program);
   if (found == usual_.end()) return {};
-  std::vector<Duration> others;
+  std::vector<Duration> busy, away;
   for (const auto& [other, usual] : found->second) {
-    if (other != worker) others.push_back(usual);
+    if (other == worker) continue;
+    busy.push_back(usual.busy);
+    away.push_back(usual.away);
   }
-  if (others.empty()) return {};
-  const auto middle = others.begin() + static_cast<ptrdiff_t>(others.size() / 2);
-  std::nth_element(others.begin(), middle, others.end());
-  return *middle;
+  if (busy.empty()) return {};
+  const auto median = [](std::vector<Duration>& times) {
+    const auto middle = times.begin() + static_cast<ptrdiff_t>(times.size() / 2);
+    std::nth_element(times.begin(), middle, times.end());
+    return *middle;
+  };
+  return {median(busy), median(away)};
 }
 
 void StragglerWatch::name(int worker, const std::string& function, Duration here,

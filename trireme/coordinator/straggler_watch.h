@@ -14,11 +14,16 @@ namespace trireme::internal {
 // are much slower than the others. They stay workers: a slow one still helps. Thread-safe.
 class StragglerWatch {
  public:
-  // A worker has run closures of a program, one of which took it so long.
-  void note(int worker, uint32_t program, const std::string& function, Duration each);
-  // How long a closure of the program takes other workers; zero if none has run it.
-  Duration elsewhere(int worker, uint32_t program) const;
-  // A worker has had closures for so long, which would take others so long.
+  // Of one closure: how long it keeps a worker busy, and how long it is away.
+  struct Times {
+    Duration busy = {};
+    Duration away = {};
+  };
+  // A worker has run closures of a program, which took it so long.
+  void note(int worker, uint32_t program, const std::string& function, const Times& each);
+  // What they take other workers; zero if none has run such.
+  Times elsewhere(int worker, uint32_t program) const;
+  // A worker has had closures for so long, which at others would be away for so long.
   void note_waiting(int worker, const std::string& function, Duration waited, Duration elsewhere);
   // It is gone, or another.
   void forget(int worker);
@@ -32,13 +37,12 @@ class StragglerWatch {
     bool slow = false;
   };
 
-  Duration elsewhere_locked(int worker, uint32_t program) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Times elsewhere_locked(int worker, uint32_t program) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void name(int worker, const std::string& function, Duration here, Duration elsewhere)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
-  std::map<uint32_t, std::map<int, Duration>> usual_ ABSL_GUARDED_BY(mutex_);  // by program, worker
+  std::map<uint32_t, std::map<int, Times>> usual_ ABSL_GUARDED_BY(mutex_);  // by program, worker
   std::map<int, Worker> workers_ ABSL_GUARDED_BY(mutex_);
 };
 

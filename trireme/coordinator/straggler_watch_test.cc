@@ -10,24 +10,25 @@ using std::chrono::seconds;
 
 TEST(StragglerWatch, NamesWhoIsMuchSlowerThanMostOthersAndForgivesIt) {
   StragglerWatch watch;
-  for (int worker = 0; worker < 4; ++worker) watch.note(worker, 1, "step", milliseconds(50));
-  EXPECT_EQ(watch.elsewhere(3, 1), milliseconds(50));
-  for (int i = 0; i < 2; ++i) watch.note(3, 1, "step", seconds(1));
+  for (int worker = 0; worker < 4; ++worker)
+    watch.note(worker, 1, "step", {milliseconds(50), milliseconds(50)});
+  EXPECT_EQ(watch.elsewhere(3, 1).busy, milliseconds(50));
+  for (int i = 0; i < 2; ++i) watch.note(3, 1, "step", {seconds(1), seconds(1)});
   EXPECT_FALSE(watch.is_slow(3)) << "twice may be bad luck";
-  watch.note(3, 1, "step", seconds(1));
+  watch.note(3, 1, "step", {seconds(1), seconds(1)});
   EXPECT_TRUE(watch.is_slow(3));
   for (int worker = 0; worker < 3; ++worker) EXPECT_FALSE(watch.is_slow(worker));
-  for (int i = 0; i < 3; ++i) watch.note(3, 1, "step", milliseconds(60));
+  for (int i = 0; i < 3; ++i) watch.note(3, 1, "step", {milliseconds(60), milliseconds(60)});
   EXPECT_FALSE(watch.is_slow(3));
 }
 
 TEST(StragglerWatch, ShortTimesVaryAndProgramsDiffer) {
   StragglerWatch watch;
   for (int i = 0; i < 5; ++i) {
-    watch.note(0, 1, "quick", milliseconds(1));
-    watch.note(1, 1, "quick", milliseconds(10));
-    watch.note(0, 2, "long", seconds(1));
-    watch.note(1, 3, "longer", seconds(9));
+    watch.note(0, 1, "quick", {milliseconds(1), milliseconds(1)});
+    watch.note(1, 1, "quick", {milliseconds(10), milliseconds(10)});
+    watch.note(0, 2, "long", {seconds(1), seconds(1)});
+    watch.note(1, 3, "longer", {seconds(9), seconds(9)});
   }
   EXPECT_FALSE(watch.is_slow(0));
   EXPECT_FALSE(watch.is_slow(1));

@@ -8,6 +8,7 @@
 #include "trireme/base/status.h"
 #include "trireme/coordinator/closure_service.h"
 #include "trireme/coordinator/element_shapes.h"
+#include "trireme/coordinator/user_code.h"
 #include "trireme/data/dataset_data.h"
 #include "trireme/graph/cutter.h"
 #include "trireme/rpc/async_hello.h"
@@ -30,6 +31,7 @@ constexpr Duration kLifeInterval = seconds(1);
 constexpr Duration kLifePatience = seconds(3);
 // Of a parameter server that is there but did not answer a worker.
 constexpr int kMostServerFailures = 10;
+constexpr int kMostRefusals = 5;
 constexpr int kMostCaptures = 64;  // of one closure
 
 RetryPolicy reconnect_delays() {
@@ -140,52 +142,65 @@ bool WorkerLink::on_closures() {
     waits_for_closures_ = false;
     if (stage_ != Stage::kUp) return false;
   }
-  pump();
-  return true;
+  return pump();
 }
 
-void WorkerLink::pump() {
+bool WorkerLink::pump() {
+  bool took = false;
   for (;;) {
     Order order;
+    std::vector<ClosurePtr> cancelled;
     {
       MutexLock lock(mutex_);
-      if (stage_ != Stage::kUp || supplying_) return;
+      if (stage_ != Stage::kUp || supplying_) return took;
       if (next_.empty()) {
-        if (in_flight_.size() >= kBatchesInFlight) return;
+        if (in_flight_.size() >= kBatchesInFlight) return took;
         next_ = std::exchange(captured_again_, {});
       }
       if (next_.empty()) {
-        if (waits_for_closures_) return;
+        if (waits_for_closures_) return took;
         next_ = context_->queue->take(shared_from_this());
         waits_for_closures_ = next_.empty();
-        if (waits_for_closures_) return;
+        if (waits_for_closures_) return took;
+        took = true;
       }
       order.life = life_;
       last_program_ = next_[0]->program;
-      find_missing(order);
-      supplying_ = order.program != nullptr || order.resource != nullptr;
-      if (!supplying_) {
-        order.batch = next_batch_++;
-        order.closures = std::exchange(next_, {});
-        in_flight_[order.batch] = {order.closures, Clock::real().now()};
+      if (context_->queue->cancels()) {
+        cancelled = std::exchange(next_, {});
+      } else {
+        find_missing(order);
+        supplying_ = order.program != nullptr || order.resource != nullptr;
+        if (!supplying_) {
+          order.batch = next_batch_++;
+          order.closures = std::exchange(next_, {});
+          in_flight_[order.batch] = {order.closures, Clock::real().now()};
+          batches_ = in_flight_.size();
+        }
+        order.options = call_options(after(supplying_ ? kSupplyTime : kRunTime));
+        watch_life();
       }
-      order.options = call_options(after(supplying_ ? kSupplyTime : kRunTime));
-      watch_life();
     }
     // Outside of the lock: a call that cannot be made calls back in place.
-    if (order.batch == 0) return supply(order);
-    send(order);
+    if (!cancelled.empty()) {
+      context_->queue->put_back(cancelled);
+    } else if (order.batch == 0) {
+      supply(order);
+      return took;
+    } else {
+      send(order);
+    }
   }
 }
 
 void WorkerLink::find_missing(Order& order) {
   for (const ClosurePtr& closure : next_) {
-    if (!programs_.contains(closure->program->id)) {
-      order.program = closure->program;
+    if (!programs_.contains(closure->current->id)) {
+      order.program = closure->current;
       return;
     }
     if (closure->resources.empty()) continue;
-    for (const auto& variant : closure->program->variants.get()) {
+    for (const auto& variant : closure->current->variants.get()) {
       if (programs_.contains(variant->id)) continue;
       order.program = variant;
       return;
@@ -203,14 +218,31 @@ void WorkerLink::supply(const Order& order) {
     self->on_supplied(order, response);
   };
   if (order.program != nullptr) {
-    return channel_->call(kRegisterProgram, order.program->registration, order.options, supplied);
+    Message registration = order.program->registration;
+    RegisterProgramRequest dropped;
+    {
+      MutexLock lock(mutex_);
+      for (uint32_t gone : context_->programs->gone(programs_)) {
+        dropped.add_dropped(gone);
+        programs_.erase(gone);
+      }
+    }
+    registration.body += dropped.SerializeAsString();  // fields that follow are added
+    return channel_->call(kRegisterProgram, registration, order.options, supplied);
   }
-  DatasetData data = data_of(order.resource->dataset(worker_));
+  const std::optional<Dataset> dataset = order.resource->dataset(worker_);
+  if (!dataset) {
+    return supplied(make_status(
+        ErrorCode::kFailedPrecondition,
+        "a closure draws from an iterator that another coordinator made, and not for this worker",
+        {channel_->task(), ""}));
+  }
+  DatasetData data = data_of(*dataset);
   CreateResourceRequest request;
   request.set_coordinator(context_->introduction.coordinator());
   request.set_resource(order.resource->id());
   // Workers shuffle differently, and one that was replaced does not begin with the same again.
-  request.set_seed(static_cast<uint64_t>(worker_) + (order.life << 32));
+  request.set_seed(static_cast<uint64_t>(worker_) + ((order.life - 1) << 32));
   *request.mutable_dataset() = std::move(data.def);
   {
     MutexLock lock(mutex_);
@@ -237,8 +269,8 @@ void WorkerLink::on_supplied(const Order& order, const Response& response) {
       resources_.insert(order.resource->id());
     }
   }
-  if (response.ok()) return pump();
-  on_refused(order.life, std::move(refused), response.status());
+  if (!response.ok()) return on_refused(order.life, std::move(refused), response.status());
+  pump();
 }
 
 void WorkerLink::send(const Order& order) {
@@ -250,18 +282,20 @@ void WorkerLink::send(const Order& order) {
   for (const ClosurePtr& closure : order.closures) {
     ClosureRequest* added = request.add_closures();
     added->set_sequence(closure->sequence);
-    added->set_program(closure->program->id);
+    added->set_program(closure->current->id);
     added->set_seed(closure->seed);
     added->set_step(closure->step);
     added->set_tensors(append_defined(closure->tensors, tensors, *added->mutable_undefined()));
+    uint64_t largest = closure->current->answer_bytes;
     if (!closure->resources.empty()) {
       for (const auto& resource : closure->resources) added->add_resources(resource->id());
-      for (const auto& variant : closure->program->variants.get()) {
+      for (const auto& variant : closure->current->variants.get()) {
         added->add_variants(variant->id);
+        largest = std::max(largest, variant->answer_bytes);
       }
     }
     if (closure->repeat > 1) added->set_repeat(closure->repeat);
-    answer_bytes += std::min(closure->program->answer_bytes, kSmallAnswer + 1);
+    answer_bytes += std::min(largest, kSmallAnswer + 1);
   }
   CallOptions options = order.options;
   options.large_response = answer_bytes > kSmallAnswer;
@@ -272,15 +306,16 @@ void WorkerLink::send(const Order& order) {
 
 void WorkerLink::on_answer(Life life, uint64_t batch, const Response& response) {
   std::vector<ClosurePtr> closures;
+  Duration waited;
+  const Time now = Clock::real().now();
   {
     MutexLock lock(mutex_);
     if (life != life_) return;
-    closures = std::move(in_flight_.extract(batch).mapped().closures);
-    if (response.ok()) {
-      heard_ = Clock::real().now();
-      failures_ = losses_in_a_row_ = 0;
-      closures_done_ += closures.size();
-    }
+    Batch answered = std::move(in_flight_.extract(batch).mapped());
+    batches_ = in_flight_.size();
+    closures = std::move(answered.closures);
+    waited = now - answered.sent;
+    if (response.ok()) heard_ = now;
   }
   auto answer = response.ok() ? parse_body<RunClosuresResponse>(*response)
                               : absl::StatusOr<RunClosuresResponse>(response.status());
@@ -290,9 +325,10 @@ void WorkerLink::on_answer(Life life, uint64_t batch, const Response& response) 
                       make_status(ErrorCode::kInternal, "a worker answered for other closures",
                                   {channel_->task(), ""}));
   }
-  // Of one closure of the batch.
-  const Duration cost = std::chrono::microseconds(answer->microseconds()) / closures.size();
-  note_times(closures, cost);
+  constexpr uint64_t kLongest = 24ull * 3600 * 1'000'000;
+  note_times(closures,
+             std::chrono::microseconds(std::min<uint64_t>(answer->microseconds(), kLongest)),
+             waited);
   std::vector<ClosureQueue::Finished> finished;
   std::vector<ClosurePtr> given_back;
   std::vector<ClosurePtr> without_server;
@@ -305,8 +341,7 @@ void WorkerLink::on_answer(Life life, uint64_t batch, const Response& response) 
       continue;
     }
     ClosureOutcome outcome = outcome_of(answer->results(i), reader);
-    if (!outcome.ok() && context_->servers->concerns(outcome.status()) &&
-        ++closure->server_failures < kMostServerFailures) {
+    if (!outcome.ok() && context_->servers->concerns(outcome.status())) {
       server_error = outcome.status();
       without_server.push_back(std::move(closure));
     } else if (!outcome.ok() && error_code(outcome.status()) == ErrorCode::kCancelled) {
@@ -314,6 +349,11 @@ void WorkerLink::on_answer(Life life, uint64_t batch, const Response& response) 
     } else {
       finished.push_back({std::move(closure), std::move(outcome)});
     }
+  }
+  if (!finished.empty()) {
+    MutexLock lock(mutex_);
+    failures_ = losses_in_a_row_ = 0;
+    closures_done_ += finished.size();
   }
   finish(std::move(finished));
   context_->queue->put_back(given_back);
@@ -345,15 +385,16 @@ void WorkerLink::on_drawn(Life life, ClosurePtr closure, const ClosureResult& re
     }
   }
   if (!error.ok()) return finish({{std::move(closure), error}});
-  context_->queue->add_errand(
-      [self = shared_from_this(), life, closure = std::move(closure), drawn = std::move(drawn)] {
-        self->capture_again(life, closure, drawn);
-      });
+  context_->queue->add_errand(closure,
+                              [self = shared_from_this(), life, closure, drawn = std::move(drawn)] {
+                                self->capture_again(life, closure, drawn);
+                              });
 }
 
 void WorkerLink::capture_again(Life life, const ClosurePtr& closure, const DrawnShapes& drawn) {
   if (context_->queue->cancels()) return context_->queue->put_back({closure});
-  const absl::Status captured = try_call([&] { closure->capture_again(drawn); });
+  const absl::Status captured =
+      try_call([&] { call_user_code([&] { closure->capture_again(drawn); }); });
   if (!captured.ok()) {
     return finish(
         {{closure, with_origin(captured, {"", absl::StrCat("function '", closure->program->function,
@@ -365,7 +406,8 @@ void WorkerLink::capture_again(Life life, const ClosurePtr& closure, const Drawn
     current = life == life_;
     if (current) captured_again_.push_back(closure);
   }
-  current ? pump() : context_->queue->put_back({closure});
+  if (!current) return context_->queue->put_back({closure});
+  pump();
 }
 
 // The worker did not run them at all.
@@ -373,22 +415,45 @@ void WorkerLink::on_refused(Life life, std::vector<ClosurePtr> closures,
                             const absl::Status& error) {
   if (context_->servers->concerns(error)) {
     after_server_failure(error, std::move(closures));
-    return pump();
+    pump();
+    return;
   }
   const ErrorCode code = error_code(error);
-  if (says_gone(error) || code == ErrorCode::kNotFound || code == ErrorCode::kCancelled ||
-      code == ErrorCode::kResourceExhausted) {
-    context_->queue->put_back(closures);
-    return lost(life, error);
-  }
+  // What it does not know it is told again; where it has no room another may. But not for ever.
+  const bool may_pass = code == ErrorCode::kNotFound || code == ErrorCode::kResourceExhausted;
+  const bool lost_it = may_pass || says_gone(error) || code == ErrorCode::kCancelled;
   std::vector<ClosureQueue::Finished> finished;
-  for (ClosurePtr& closure : closures) finished.push_back({std::move(closure), error});
+  std::vector<ClosurePtr> given_back;
+  for (ClosurePtr& closure : closures) {
+    if (!lost_it || (may_pass && ++closure->refusals >= kMostRefusals)) {
+      finished.push_back({std::move(closure), error});
+    } else {
+      given_back.push_back(std::move(closure));
+    }
+  }
+  if (code == ErrorCode::kNotFound) {
+    MutexLock lock(mutex_);
+    programs_.clear();
+    resources_.clear();
+  }
   finish(std::move(finished));
+  context_->queue->put_back(given_back);
+  if (lost_it) return lost(life, error);
   pump();
 }
 
 void WorkerLink::after_server_failure(const absl::Status& error, std::vector<ClosurePtr> closures) {
-  context_->servers->ask(error, [queue = context_->queue, closures = std::move(closures)](bool) {
+  std::vector<ClosureQueue::Finished> finished;
+  std::vector<ClosurePtr> given_back;
+  for (ClosurePtr& closure : closures) {
+    if (++closure->server_failures >= kMostServerFailures) {
+      finished.push_back({std::move(closure), error});
+    } else {
+      given_back.push_back(std::move(closure));
+    }
+  }
+  finish(std::move(finished));
+  context_->servers->ask(error, [queue = context_->queue, closures = std::move(given_back)](bool) {
     // A lost server has closed the queue, which then cancels them.
     run_at(after(milliseconds(100)), [queue, closures] { queue->put_back(closures); });
   });
@@ -417,7 +482,7 @@ WorkerState WorkerLink::state() const {
                     .up = stage_ == Stage::kUp,
                     .slow = context_->stragglers->is_slow(worker_),
                     .closures_done = closures_done_,
-                    .closures_there = next_.size(),
+                    .closures_there = next_.size() + captured_again_.size(),
                     .losses = losses_};
   for (const auto& [number, batch] : in_flight_) state.closures_there += batch.closures.size();
   return state;
@@ -425,14 +490,17 @@ WorkerState WorkerLink::state() const {
 
 // --- losing it ---
 
-// Of closures that came back, each of which took so long, as far as is known.
-void WorkerLink::note_times(const std::vector<ClosurePtr>& closures, Duration each) {
+// Of closures that came back: how long they kept the worker busy, and how long they were away.
+void WorkerLink::note_times(const std::vector<ClosurePtr>& closures, Duration busy,
+                            Duration waited) {
+  uint64_t runs = 0;
+  for (const ClosurePtr& closure : closures) runs += closure->repeat;
   const ClosureProgram* noted = nullptr;
   for (const ClosurePtr& closure : closures) {
-    const Duration once = each / closure->repeat;
-    closure->program->cost.note(once);
-    if (std::exchange(noted, closure->program.get()) == closure->program.get()) continue;
-    context_->stragglers->note(worker_, closure->program->id, closure->program->function, once);
+    const ClosureProgram& program = *closure->program;
+    program.cost.note(busy / runs);
+    if (std::exchange(noted, &program) == &program) continue;
+    context_->stragglers->note(worker_, program.id, program.function, {busy / runs, waited / runs});
   }
 }
 
@@ -450,7 +518,7 @@ void WorkerLink::watch_speed() {
   }
   Duration elsewhere = {};
   for (const ClosurePtr& closure : closures) {
-    const Duration once = context_->stragglers->elsewhere(worker_, closure->program->id);
+    const Duration once = context_->stragglers->elsewhere(worker_, closure->program->id).away;
     if (once == Duration()) return;  // nobody knows
     elsewhere += once * closure->repeat;
   }
@@ -503,6 +571,7 @@ std::vector<ClosurePtr> WorkerLink::begin_next_life(Stage stage, std::stop_sourc
     waiting->clear();
   }
   in_flight_.clear();
+  batches_ = 0;
   supplying_ = false;
   stage_ = stage;
   ++life_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -11,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "trireme/base/mutex.h"
+#include "trireme/coordinator/closure_programs.h"
 #include "trireme/coordinator/closure_queue.h"
 #include "trireme/coordinator/closures.pb.h"
 #include "trireme/coordinator/ps_watch.h"
@@ -30,6 +32,7 @@ struct LinkContext {
   std::shared_ptr<LifeSigns> life_signs;
   std::shared_ptr<WorkerResources> resources;
   std::shared_ptr<StragglerWatch> stragglers;
+  std::shared_ptr<ProgramsInUse> programs;
 };
 
 // A coordinator's end of one worker: takes closures from the queue in batches, has the worker run
@@ -54,6 +57,7 @@ class WorkerLink final : public ClosureTaker, public std::enable_shared_from_thi
 
   bool on_closures() override;
   int worker() const override { return worker_; }
+  bool is_idle() const override { return batches_.load(std::memory_order_relaxed) == 0; }
   const std::string& address() const { return channel_->address(); }
   WorkerState state() const;
 
@@ -76,7 +80,8 @@ class WorkerLink final : public ClosureTaker, public std::enable_shared_from_thi
   void on_connected(Life life, const Response& response);
   void try_again(Life life, const absl::Status& error);
   void connect_after(Duration delay);
-  void pump();
+  // Takes and sends what it can; whether it took closures from the queue.
+  bool pump();
   // What a batch needs and the worker does not have, if anything.
   void find_missing(Order& order) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void supply(const Order& order);
@@ -86,9 +91,10 @@ class WorkerLink final : public ClosureTaker, public std::enable_shared_from_thi
   void on_drawn(Life life, ClosurePtr closure, const ClosureResult& result);
   void capture_again(Life life, const ClosurePtr& closure, const DrawnShapes& drawn);
   void on_refused(Life life, std::vector<ClosurePtr> closures, const absl::Status& error);
+  // Of closures for which a parameter server did not do its part: asks whether it is lost.
   void after_server_failure(const absl::Status& error, std::vector<ClosurePtr> closures);
   void finish(std::vector<ClosureQueue::Finished> finished);
-  void note_times(const std::vector<ClosurePtr>& closures, Duration each);
+  void note_times(const std::vector<ClosurePtr>& closures, Duration busy, Duration waited);
   void watch_speed();
   void watch_life() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ask_life();
@@ -115,6 +121,7 @@ class WorkerLink final : public ClosureTaker, public std::enable_shared_from_thi
     Time sent;
   };
   std::map<uint64_t, Batch> in_flight_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<size_t> batches_ = 0;  // as many as are in flight
   uint64_t next_batch_ ABSL_GUARDED_BY(mutex_) = 1;
   std::vector<ClosurePtr> next_ ABSL_GUARDED_BY(mutex_);  // waits until the worker has its needs
   bool supplying_ ABSL_GUARDED_BY(mutex_) = false;

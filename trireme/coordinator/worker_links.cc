@@ -1,15 +1,19 @@
 #include "trireme/coordinator/worker_links.h"
 
-#include "trireme/base/logging.h"
+#include <set>
 
 namespace trireme::internal {
 
 void WorkerLinks::update(const ClusterSpec& spec) {
   MutexLock one_at_a_time(updating_);
   std::map<int, std::string> wanted;
+  std::set<int> workers;
   for (const TaskId& task : spec.all_tasks()) {
-    if (task.job == "worker") wanted[task.index] = spec.address(task);
+    if (task.job != "worker") continue;
+    wanted[task.index] = spec.address(task);
+    workers.insert(task.index);
   }
+  context_->resources->prepare_workers(workers);  // may throw, so before all else
   std::vector<std::shared_ptr<WorkerLink>> left;
   {
     MutexLock lock(mutex_);
@@ -26,10 +30,9 @@ void WorkerLinks::update(const ClusterSpec& spec) {
   }
   for (const auto& link : left) {
     link->end();
-    context_->resources->remove_worker(link->worker());
     context_->stragglers->forget(link->worker());
   }
-  for (const auto& [worker, address] : wanted) context_->resources->add_worker(worker);
+  context_->resources->set_workers(workers);
   for (const auto& [worker, address] : wanted) {
     auto channel =
         std::make_shared<Channel>(ChannelOptions{.address = address,

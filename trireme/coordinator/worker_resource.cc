@@ -1,23 +1,30 @@
 #include "trireme/coordinator/worker_resource.h"
 
 #include <algorithm>
-#include <utility>
+#include <atomic>
+#include <tuple>
 
 #include "trireme/graph/device_scope.h"
 
 namespace trireme::internal {
 
-void WorkerResource::add_worker(int worker, const InputContext& context) {
-  Dataset dataset = function_(context);
+void WorkerResource::set_dataset(int worker, Dataset dataset) {
   const OwnWork own;
   MutexLock lock(mutex_);
-  if (datasets_.empty()) example_ = zeros(dataset.element_spec());
+  if (example_.empty()) example_ = zeros(dataset.element_spec());
   datasets_.insert_or_assign(worker, std::move(dataset));
 }
 
-Dataset WorkerResource::dataset(int worker) const {
+void WorkerResource::forget_worker(int worker) {
   MutexLock lock(mutex_);
-  return datasets_.at(worker);
+  datasets_.erase(worker);
+}
+
+std::optional<Dataset> WorkerResource::dataset(int worker) const {
+  MutexLock lock(mutex_);
+  const auto found = datasets_.find(worker);
+  if (found == datasets_.end()) return std::nullopt;
+  return found->second;
 }
 
 Element WorkerResource::example() const {
@@ -26,44 +33,66 @@ Element WorkerResource::example() const {
 }
 
 std::shared_ptr<WorkerResource> WorkerResources::make(WorkerResource::DatasetFunction function) {
-  std::shared_ptr<WorkerResource> resource;
-  std::map<int, InputContext> contexts;
+  // Of the whole process: workers tell by it whose iterator one is.
+  static std::atomic<uint64_t> next_id = 1;
+  const auto resource = std::make_shared<WorkerResource>(next_id++, std::move(function));
+  std::set<int> made_for, workers;
   {
     MutexLock lock(mutex_);
     std::erase_if(resources_, [](const auto& known) { return known.second.expired(); });
-    resource = std::make_shared<WorkerResource>(next_id_++, std::move(function));
-    // Before its datasets are there: a worker that comes meanwhile is not forgotten.
     resources_[resource->id()] = resource;
-    for (int worker : workers_) contexts[worker] = context_of(worker);
+    workers = workers_;
   }
-  for (const auto& [worker, context] : contexts) resource->add_worker(worker, context);
+  while (made_for != workers) {  // they may change meanwhile
+    for (int worker : workers) {
+      if (made_for.contains(worker)) continue;
+      resource->set_dataset(worker, resource->make_dataset(context_of(worker, workers)));
+    }
+    made_for = workers;
+    MutexLock lock(mutex_);
+    workers = workers_;
+  }
   return resource;
 }
 
-void WorkerResources::add_worker(int worker) {
+void WorkerResources::prepare_workers(const std::set<int>& workers) {
   std::vector<std::shared_ptr<WorkerResource>> resources;
-  InputContext context;
   {
     MutexLock lock(mutex_);
-    workers_.insert(worker);
-    context = context_of(worker);
-    for (const auto& [id, resource] : resources_) {
-      if (auto held = resource.lock()) resources.push_back(std::move(held));
+    resources = held();
+  }
+  std::vector<std::tuple<std::shared_ptr<WorkerResource>, int, Dataset>> made;
+  for (const auto& resource : resources) {
+    for (int worker : workers) {
+      if (resource->dataset(worker)) continue;
+      made.emplace_back(resource, worker, resource->make_dataset(context_of(worker, workers)));
     }
   }
-  for (const auto& resource : resources) resource->add_worker(worker, context);
+  for (auto& [resource, worker, dataset] : made) resource->set_dataset(worker, std::move(dataset));
 }
 
-void WorkerResources::remove_worker(int worker) {
+void WorkerResources::set_workers(const std::set<int>& workers) {
   MutexLock lock(mutex_);
-  workers_.erase(worker);
+  for (int worker : workers_) {
+    if (workers.contains(worker)) continue;
+    for (const auto& resource : held()) resource->forget_worker(worker);
+  }
+  workers_ = workers;
 }
 
-InputContext WorkerResources::context_of(int worker) const {
-  const auto place = std::distance(workers_.begin(), workers_.find(worker));
-  return {.num_input_pipelines = static_cast<int>(workers_.size()),
+InputContext WorkerResources::context_of(int worker, const std::set<int>& workers) const {
+  const auto place = std::distance(workers.begin(), workers.find(worker));
+  return {.num_input_pipelines = static_cast<int>(workers.size()),
           .input_pipeline_id = static_cast<int>(place),
           .num_replicas_in_sync = replicas_};
+}
+
+std::vector<std::shared_ptr<WorkerResource>> WorkerResources::held() const {
+  std::vector<std::shared_ptr<WorkerResource>> resources;
+  for (const auto& [id, resource] : resources_) {
+    if (auto held = resource.lock()) resources.push_back(std::move(held));
+  }
+  return resources;
 }
 
 std::vector<uint64_t> WorkerResources::gone(const std::set<uint64_t>& resources) const {

@@ -4,7 +4,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/mutex.h"
@@ -24,9 +26,11 @@ class WorkerResource {
 
   uint64_t id() const { return id_; }
   // Runs the user's function, which may throw.
-  void add_worker(int worker, const InputContext& context);
-  // Of a worker that was added.
-  Dataset dataset(int worker) const;
+  Dataset make_dataset(const InputContext& context) const { return function_(context); }
+  void set_dataset(int worker, Dataset dataset);
+  void forget_worker(int worker);
+  // None of a worker that has none, as it is another coordinator's.
+  std::optional<Dataset> dataset(int worker) const;
   // Zeros that look like its elements, on the first worker at least.
   Element example() const;
 
@@ -45,20 +49,23 @@ class WorkerResources {
 
   // One for every worker, now and later. It lives as long as somebody holds it.
   std::shared_ptr<WorkerResource> make(WorkerResource::DatasetFunction function);
-  void add_worker(int worker);
-  void remove_worker(int worker);
+  // Makes datasets for those of these workers that have none yet. Runs functions of the user's: if
+  // one throws, nothing has changed. Not to be called by two threads at once.
+  void prepare_workers(const std::set<int>& workers);
+  // The workers are these from now on, all of them prepared. The others are not to ask any more.
+  void set_workers(const std::set<int>& workers);
 
   // Which of these nobody holds any more.
   std::vector<uint64_t> gone(const std::set<uint64_t>& resources) const;
 
  private:
-  InputContext context_of(int worker) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  InputContext context_of(int worker, const std::set<int>& workers) const;
+  std::vector<std::shared_ptr<WorkerResource>> held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int replicas_;
   mutable Mutex mutex_;
   std::set<int> workers_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::weak_ptr<WorkerResource>> resources_ ABSL_GUARDED_BY(mutex_);
-  uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
 };
 
 }  // namespace trireme::internal
