@@ -131,26 +131,26 @@ void ClosureQueue::put_back(const std::vector<ClosurePtr>& closures) {
   wake_takers();
 }
 
-bool ClosureQueue::finish(std::vector<Finished> finished) {
-  bool first_error = false;
+uint64_t ClosureQueue::finish(std::vector<Finished> finished) {
+  uint64_t cancelled_below = 0;
   {
     MutexLock lock(mutex_);
     in_flight_ -= finished.size();
     for (Finished& each : finished) {
       const absl::Status status = each.outcome.status();
       const bool decided = decide(each.closure, std::move(each.outcome));
-      if (decided && !status.ok()) first_error = fail(status) || first_error;
+      if (decided && !status.ok()) cancelled_below = std::max(cancelled_below, fail(status));
     }
     notify();
   }
   for (const Finished& each : finished) each.closure->release();
-  return first_error;
+  return cancelled_below;
 }
 
-bool ClosureQueue::expire(Time now) {
+uint64_t ClosureQueue::expire(Time now) {
   MutexLock lock(mutex_);
   if (expiry_ && *expiry_ <= now) expiry_.reset();
-  bool first_error = false;
+  uint64_t cancelled_below = 0;
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     const ClosurePtr closure = deadlines_.begin()->second;
     std::string task;
@@ -163,10 +163,10 @@ bool ClosureQueue::expire(Time now) {
                                  task.empty() ? "no worker was free" : "this worker was given it"),
                     {task, name_of(*closure)});
     decide(closure, error);
-    first_error = fail(error) || first_error;
+    cancelled_below = std::max(cancelled_below, fail(error));
     notify();
   }
-  return first_error;
+  return cancelled_below;
 }
 
 std::optional<Time> ClosureQueue::next_expiry() {
@@ -177,11 +177,11 @@ std::optional<Time> ClosureQueue::next_expiry() {
   return expiry_ = first;
 }
 
-bool ClosureQueue::fail(const absl::Status& error) {
-  if (!error_.ok() || !closed_.ok()) return false;
+uint64_t ClosureQueue::fail(const absl::Status& error) {
+  if (!error_.ok() || !closed_.ok()) return 0;
   error_ = error;
   cancel_queued();
-  return true;
+  return sequences_.next();
 }
 
 void ClosureQueue::close(const absl::Status& why) {
@@ -263,11 +263,6 @@ void ClosureQueue::add_errand(const ClosurePtr& closure, Work errand) {
 uint64_t ClosureQueue::watermark() const {
   MutexLock lock(mutex_);
   return sequences_.watermark();
-}
-
-uint64_t ClosureQueue::next_sequence() const {
-  MutexLock lock(mutex_);
-  return sequences_.next();
 }
 
 bool ClosureQueue::decide(const ClosurePtr& closure, ClosureOutcome outcome) {

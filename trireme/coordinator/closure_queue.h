@@ -67,10 +67,11 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
     ClosurePtr closure;
     ClosureOutcome outcome;
   };
-  // True if that brought the first error: those in flight should be told to end.
-  [[nodiscard]] bool finish(std::vector<Finished> finished);
-  // Fails those whose deadline has passed; true as finish() says.
-  [[nodiscard]] bool expire(Time now);
+  // If that brought the first error: those in flight with smaller sequences than this should be
+  // told to end. Else 0.
+  [[nodiscard]] uint64_t finish(std::vector<Finished> finished);
+  // Fails those whose deadline has passed; gives what finish() does.
+  [[nodiscard]] uint64_t expire(Time now);
   // When to call that next, unless a caller was told so before.
   std::optional<Time> next_expiry();
   // Cancels all, now and from now on: every later call gives this error.
@@ -93,8 +94,6 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
 
   // All with smaller sequences are decided.
   uint64_t watermark() const;
-  // That of the next to be put.
-  uint64_t next_sequence() const;
 
  private:
   bool idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -103,8 +102,8 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
   // False if it was decided before.
   bool decide(const ClosurePtr& closure, ClosureOutcome outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Notes an error of a closure; true if it is the first.
-  bool fail(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Notes an error of a closure; gives what finish() does.
+  uint64_t fail(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void cancel_queued() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Lets what was put go, and runs errands; if there was neither, sleeps until something changes.
   void wait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

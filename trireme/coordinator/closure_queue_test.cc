@@ -44,7 +44,7 @@ class ClosureQueueTest : public testing::Test {
   bool finish(const ClosurePtr& closure, ClosureOutcome outcome = std::vector<at::Tensor>()) {
     std::vector<ClosureQueue::Finished> finished;
     finished.push_back({closure, std::move(outcome)});
-    return queue_.finish(std::move(finished));
+    return queue_.finish(std::move(finished)) != 0;
   }
   static absl::Status failure() { return make_status(ErrorCode::kInternal, "it failed"); }
 
@@ -109,6 +109,18 @@ TEST_F(ClosureQueueTest, TheFirstErrorWinsAndIsRaisedOnceWhenNoneIsInFlight) {
   take();
   EXPECT_FALSE(finish(d));
   EXPECT_TRUE(queue_.done().value());
+}
+
+// Those that are scheduled after the error are not meant.
+TEST_F(ClosureQueueTest, AnErrorTellsWhichClosuresAreToEnd) {
+  const auto a = put(), b = put();
+  take(2);
+  std::vector<ClosureQueue::Finished> finished;
+  finished.push_back({a, failure()});
+  EXPECT_EQ(queue_.finish(std::move(finished)), b->sequence + 1);
+  EXPECT_FALSE(finish(b, failure()));
+  EXPECT_EQ(queue_.admit(), failure());
+  EXPECT_EQ(put()->sequence, b->sequence + 1);
 }
 
 TEST_F(ClosureQueueTest, WhatIsPutBackAfterAnErrorIsCancelled) {

@@ -95,7 +95,8 @@ struct ClusterCoordinator::Impl {
     internal::run_at(*time, [queue, weak] {
       const auto links = weak.lock();
       if (links == nullptr) return;
-      if (queue->expire(Clock::real().now())) links->cancel_in_flight();
+      const uint64_t cancelled_below = queue->expire(Clock::real().now());
+      if (cancelled_below > 0) links->cancel_below(cancelled_below);
       watch_deadlines(queue, weak);
     });
   }

@@ -50,11 +50,12 @@ Duration set_aside_for(int losses) {
 }  // namespace
 
 WorkerLink::WorkerLink(std::shared_ptr<const LinkContext> context, int worker,
-                       std::shared_ptr<Channel> channel, std::function<void()> on_first_error)
+                       std::shared_ptr<Channel> channel,
+                       std::function<void(uint64_t)> cancel_all_below)
     : context_(std::move(context)),
       worker_(worker),
       channel_(std::move(channel)),
-      on_first_error_(std::move(on_first_error)) {}
+      cancel_all_below_(std::move(cancel_all_below)) {}
 
 void WorkerLink::start() {
   connect();
@@ -460,7 +461,8 @@ void WorkerLink::after_server_failure(const absl::Status& error, std::vector<Clo
 }
 
 void WorkerLink::finish(std::vector<ClosureQueue::Finished> finished) {
-  if (context_->queue->finish(std::move(finished))) on_first_error_();
+  const uint64_t cancelled_below = context_->queue->finish(std::move(finished));
+  if (cancelled_below > 0) cancel_all_below_(cancelled_below);
 }
 
 void WorkerLink::cancel_below(uint64_t sequence) {

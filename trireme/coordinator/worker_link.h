@@ -45,9 +45,9 @@ struct LinkContext {
 // Thread-safe; held by calls under way.
 class WorkerLink final : public ClosureTaker, public std::enable_shared_from_this<WorkerLink> {
  public:
-  // `on_first_error`: called when a closure brought the queue's first error.
+  // `cancel_all_below`: called when a closure brought the queue's first error, with a sequence.
   WorkerLink(std::shared_ptr<const LinkContext> context, int worker,
-             std::shared_ptr<Channel> channel, std::function<void()> on_first_error);
+             std::shared_ptr<Channel> channel, std::function<void(uint64_t)> cancel_all_below);
 
   void start();
   // Tells the worker to end closures below that sequence. It answers for them nevertheless.
@@ -106,7 +106,7 @@ class WorkerLink final : public ClosureTaker, public std::enable_shared_from_thi
   const std::shared_ptr<const LinkContext> context_;
   const int worker_;
   const std::shared_ptr<Channel> channel_;
-  const std::function<void()> on_first_error_;
+  const std::function<void(uint64_t)> cancel_all_below_;
 
   mutable Mutex mutex_;
   Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kDown;

@@ -39,10 +39,9 @@ void WorkerLinks::update(const ClusterSpec& spec) {
                                                  .task = TaskId{"worker", worker}.to_string(),
                                                  .credentials = credentials_});
     auto link = std::make_shared<WorkerLink>(context_, worker, std::move(channel),
-                                             [weak = weak_from_this()] {
-                                               if (auto self = weak.lock()) {
-                                                 self->cancel_in_flight();
-                                               }
+                                             [weak = weak_from_this()](uint64_t sequence) {
+                                               if (auto self = weak.lock())
+                                                 self->cancel_below(sequence);
                                              });
     {
       MutexLock lock(mutex_);
@@ -52,9 +51,8 @@ void WorkerLinks::update(const ClusterSpec& spec) {
   }
 }
 
-void WorkerLinks::cancel_in_flight() {
-  const uint64_t below = context_->queue->next_sequence();
-  for (const auto& link : links()) link->cancel_below(below);
+void WorkerLinks::cancel_below(uint64_t sequence) {
+  for (const auto& link : links()) link->cancel_below(sequence);
 }
 
 void WorkerLinks::end() {

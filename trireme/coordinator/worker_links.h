@@ -20,8 +20,8 @@ class WorkerLinks : public std::enable_shared_from_this<WorkerLinks> {
   // The workers are those of this spec from now on. Who is not in it gives its closures back.
   // Makes the datasets of new ones with the user's functions, which may throw.
   void update(const ClusterSpec& spec);
-  // Closures in flight are to end, as one of them has failed.
-  void cancel_in_flight();
+  // Closures in flight with smaller sequences are to end, as one of them has failed.
+  void cancel_below(uint64_t sequence);
   void end();
 
   std::vector<WorkerState> states() const;
