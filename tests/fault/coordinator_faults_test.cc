@@ -477,22 +477,24 @@ TEST_F(WorkersComeAndGo, AWorkerThatIsLostWithEveryClosureIsSetAsideAndNamed) {
                              "function 'long_one'"));
 }
 
-// Lets a process run 5 of each 100 ms.
+// Lets a process run a twentieth of the time, however late this thread is woken itself.
 class Throttle {
  public:
   explicit Throttle(pid_t pid) : pid_(pid), thread_([this] { run(); }) {}
   ~Throttle() {
     stop_ = true;
     thread_.join();
+    kill(pid_, SIGCONT);
   }
 
  private:
   void run() {
     while (!stop_) {
-      kill(pid_, SIGSTOP);
-      std::this_thread::sleep_for(milliseconds(95));
       kill(pid_, SIGCONT);
+      const Time began = Clock::real().now();
       std::this_thread::sleep_for(milliseconds(5));
+      kill(pid_, SIGSTOP);
+      std::this_thread::sleep_for(19 * (Clock::real().now() - began));
     }
   }
 
