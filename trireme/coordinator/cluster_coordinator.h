@@ -160,7 +160,8 @@ class ClusterCoordinator {
   }
   template <typename... Ts>
   auto fetch(const std::tuple<Ts...>& values) const {
-    return std::apply([this](const auto&... each) { return std::tuple{fetch(each)...}; }, values);
+    return std::apply([this](const auto&... each) { return std::tuple{this->fetch(each)...}; },
+                      values);
   }
   template <typename T, typename U>
   auto fetch(const std::pair<T, U>& values) const {
