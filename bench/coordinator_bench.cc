@@ -6,8 +6,7 @@
 // N times: "closures N" schedules empty ones and joins, "update N" such as change a variable,
 // "bare N" makes bare calls to both servers, 64 in flight at each; "latency N" schedules and
 // fetches one after the other, which the workers do in turn, "bare_latency N" makes blocking bare
-// calls to both servers in turn. Answers each with a
-// line.
+// calls to both servers in turn. Answers each with a line.
 #include <ATen/Parallel.h>
 #include <torch/types.h>
 

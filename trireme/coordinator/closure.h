@@ -23,6 +23,9 @@
 
 namespace trireme::internal {
 
+// How often one closure may run its function.
+inline constexpr uint32_t kMostRepetitions = 1 << 20;
+
 class WorkerResource;
 struct ClosureProgram;
 

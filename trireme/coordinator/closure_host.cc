@@ -406,8 +406,9 @@ void ClosureHost::run(std::vector<ClosureCall> closures, uint64_t watermark, std
     }
     forgotten = take_kept_below(watermark);
     for (size_t i = 0; i < closures.size() && refused.ok(); ++i) {
-      if (auto kept = kept_.extract(closures[i].sequence))
+      if (auto kept = kept_.extract(closures[i].sequence)) {
         found[i].kept.emplace(std::move(kept.mapped()));
+      }
     }
   }
   forgotten.clear();

@@ -55,7 +55,6 @@ constexpr size_t kMostCoordinators = 256;
 constexpr auto kForgottenAfter = std::chrono::minutes(10);
 constexpr auto kConnectTime = std::chrono::seconds(5);
 constexpr int kMostUpdatesAtOnce = 1024;
-constexpr uint32_t kMostRepetitions = 1 << 20;
 
 // Pulls and pushes of closures: who cannot be reached for this long is the coordinator's to judge.
 constexpr RetryPolicy kServerRetry = {.attempt_time = std::chrono::seconds(10),
@@ -312,14 +311,15 @@ class ClosureService final : public Service {
     for (const ClosureRequest& asked : request.closures()) {
       auto tensors = reader.next(asked.tensors(), asked.undefined());
       if (!tensors.ok()) return call.respond(tensors.status());
-      closures.push_back({.sequence = asked.sequence(),
-                          .program = asked.program(),
-                          .seed = asked.seed(),
-                          .step = asked.step(),
-                          .tensors = *std::move(tensors),
-                          .resources = {asked.resources().begin(), asked.resources().end()},
-                          .variants = {asked.variants().begin(), asked.variants().end()},
-                          .repeat = std::clamp<uint32_t>(asked.repeat(), 1, kMostRepetitions)});
+      closures.push_back(
+          {.sequence = asked.sequence(),
+           .program = asked.program(),
+           .seed = asked.seed(),
+           .step = asked.step(),
+           .tensors = *std::move(tensors),
+           .resources = {asked.resources().begin(), asked.resources().end()},
+           .variants = {asked.variants().begin(), asked.variants().end()},
+           .repeat = std::clamp<uint32_t>(asked.repeat(), 1, internal::kMostRepetitions)});
     }
     auto answer = std::make_shared<BatchAnswer>(std::move(call));
     const bool quick = (*host)->is_quick(closures);

@@ -22,7 +22,6 @@ using internal::WorkerResources;
 
 namespace {
 
-constexpr int kMostRepetitions = 1 << 20;
 constexpr Duration kForEver = std::chrono::hours(24 * 365);
 
 }  // namespace
@@ -71,8 +70,9 @@ struct ClusterCoordinator::Impl {
 
   RemoteValue schedule(const ClosureOptions& options, const ClosurePtr& closure) {
     closure->repeat = static_cast<uint32_t>(options.repeat);
-    if (options.deadline)
+    if (options.deadline) {
       closure->deadline = after(std::min<Duration>(*options.deadline, kForEver));
+    }
     check(queue->put(closure));
     if (closure->deadline) watch_deadlines(queue, links);
     return RemoteValue(queue, closure);
@@ -117,10 +117,10 @@ ClusterCoordinator::ClusterCoordinator(const ParameterServerStrategy& strategy,
 ClusterCoordinator::~ClusterCoordinator() = default;
 
 void ClusterCoordinator::check_usable(const ClosureOptions& options, bool own_iterators) {
-  if (options.repeat < 1 || options.repeat > kMostRepetitions) {
+  if (options.repeat < 1 || options.repeat > static_cast<int>(internal::kMostRepetitions)) {
     throw Error(ErrorCode::kInvalidArgument,
-                absl::StrCat("a closure can repeat 1 to ", kMostRepetitions, " times, not ",
-                             options.repeat, " times"));
+                absl::StrCat("a closure can repeat 1 to ", internal::kMostRepetitions,
+                             " times, not ", options.repeat, " times"));
   }
   if (options.repeat > 1 && own_iterators) {
     throw Error(ErrorCode::kInvalidArgument,

@@ -423,41 +423,42 @@ void WorkerLink::on_refused(Life life, std::vector<ClosurePtr> closures,
   // What it does not know it is told again; where it has no room another may. But not for ever.
   const bool may_pass = code == ErrorCode::kNotFound || code == ErrorCode::kResourceExhausted;
   const bool lost_it = may_pass || says_gone(error) || code == ErrorCode::kCancelled;
-  std::vector<ClosureQueue::Finished> finished;
-  std::vector<ClosurePtr> given_back;
-  for (ClosurePtr& closure : closures) {
-    if (!lost_it || (may_pass && ++closure->refusals >= kMostRefusals)) {
-      finished.push_back({std::move(closure), error});
-    } else {
-      given_back.push_back(std::move(closure));
-    }
-  }
   if (code == ErrorCode::kNotFound) {
     MutexLock lock(mutex_);
     programs_.clear();
     resources_.clear();
   }
-  finish(std::move(finished));
-  context_->queue->put_back(given_back);
+  context_->queue->put_back(fail_those(std::move(closures), error, [&](Closure& closure) {
+    return !lost_it || (may_pass && ++closure.refusals >= kMostRefusals);
+  }));
   if (lost_it) return lost(life, error);
   pump();
 }
 
 void WorkerLink::after_server_failure(const absl::Status& error, std::vector<ClosurePtr> closures) {
-  std::vector<ClosureQueue::Finished> finished;
-  std::vector<ClosurePtr> given_back;
-  for (ClosurePtr& closure : closures) {
-    if (++closure->server_failures >= kMostServerFailures) {
-      finished.push_back({std::move(closure), error});
-    } else {
-      given_back.push_back(std::move(closure));
-    }
-  }
-  finish(std::move(finished));
-  context_->servers->ask(error, [queue = context_->queue, closures = std::move(given_back)](bool) {
+  closures = fail_those(std::move(closures), error, [](Closure& closure) {
+    return ++closure.server_failures >= kMostServerFailures;
+  });
+  context_->servers->ask(error, [queue = context_->queue, closures = std::move(closures)](bool) {
     // A lost server has closed the queue, which then cancels them.
     run_at(after(milliseconds(100)), [queue, closures] { queue->put_back(closures); });
   });
+}
+
+std::vector<ClosurePtr> WorkerLink::fail_those(std::vector<ClosurePtr> closures,
+                                               const absl::Status& error,
+                                               const std::function<bool(Closure&)>& fails) {
+  std::vector<ClosureQueue::Finished> finished;
+  std::vector<ClosurePtr> others;
+  for (ClosurePtr& closure : closures) {
+    if (fails(*closure)) {
+      finished.push_back({std::move(closure), error});
+    } else {
+      others.push_back(std::move(closure));
+    }
+  }
+  finish(std::move(finished));
+  return others;
 }
 
 void WorkerLink::finish(std::vector<ClosureQueue::Finished> finished) {

@@ -93,6 +93,9 @@ class WorkerLink final : public ClosureTaker, public std::enable_shared_from_thi
   void on_refused(Life life, std::vector<ClosurePtr> closures, const absl::Status& error);
   // Of closures for which a parameter server did not do its part: asks whether it is lost.
   void after_server_failure(const absl::Status& error, std::vector<ClosurePtr> closures);
+  // Ends those of which that is so with the error; the others.
+  std::vector<ClosurePtr> fail_those(std::vector<ClosurePtr> closures, const absl::Status& error,
+                                     const std::function<bool(Closure&)>& fails);
   void finish(std::vector<ClosureQueue::Finished> finished);
   void note_times(const std::vector<ClosurePtr>& closures, Duration busy, Duration waited);
   void watch_speed();
