@@ -89,6 +89,8 @@ function(trireme_test NAME)
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 120)
   endif()
+  # So that what a test captures can be written down (tests/fuzz/operators/harvest).
+  target_link_options(${NAME} PRIVATE LINKER:--export-dynamic-symbol=_ZN7trireme8internal13call_observerE)
   list(APPEND T_LABELS ${T_SANITIZE})
   if(TRIREME_SANITIZER IN_LIST T_SANITIZE)
     add_dependencies(sanitized_tests ${NAME})

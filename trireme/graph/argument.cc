@@ -1,5 +1,6 @@
 #include "trireme/graph/argument.h"
 
+#include <ATen/core/Reduction.h>
 #include <c10/core/Layout.h>
 #include <c10/core/MemoryFormat.h>
 #include <c10/core/ScalarType.h>
@@ -83,14 +84,16 @@ ArgumentPlan constant_of(c10::IValue value) {
 }
 
 // The enumerations travel as integers; LibTorch itself trusts their values.
-bool in_enumeration(int64_t value, const c10::TypePtr& real_type) {
-  c10::TypePtr type = real_type;
+bool in_enumeration(int64_t value, const c10::Argument& schema) {
+  if (schema.name() == "reduction") return value >= 0 && value < at::Reduction::END;
+  c10::TypePtr type = schema.real_type();
   if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
   switch (type->kind()) {
     case c10::TypeKind::ScalarTypeType:
       return value >= 0 && value < static_cast<int64_t>(c10::ScalarType::Undefined);
-    case c10::TypeKind::LayoutType:
-      return value >= 0 && value < static_cast<int64_t>(c10::Layout::NumOptions);
+    case c10::TypeKind::LayoutType:  // the others have no memory that could be checked
+      return value == static_cast<int64_t>(c10::Layout::Strided) ||
+             value == static_cast<int64_t>(c10::Layout::Sparse);
     case c10::TypeKind::MemoryFormatType:
       return value >= 0 && value < static_cast<int64_t>(c10::MemoryFormat::NumOptions);
     default:
@@ -188,7 +191,7 @@ absl::StatusOr<ArgumentPlan> decode_as(const Argument& argument, const c10::Argu
     case c10::TypeKind::IntType:
     case c10::TypeKind::SymIntType:
       if (argument.kind_case() != Argument::kInteger ||
-          !in_enumeration(argument.integer(), schema.real_type())) {
+          !in_enumeration(argument.integer(), schema)) {
         return wrong_type(argument, schema);
       }
       return constant_of(argument.integer());
@@ -208,7 +211,8 @@ absl::StatusOr<ArgumentPlan> decode_as(const Argument& argument, const c10::Argu
     case c10::TypeKind::DeviceObjType: {
       if (argument.kind_case() != Argument::kDevice) return wrong_type(argument, schema);
       const auto device = try_call([&] { return c10::Device(argument.device()); });
-      if (!device.ok()) return wrong_type(argument, schema);
+      // A tensor on the meta device has a shape and no contents: nothing to compute or to send.
+      if (!device.ok() || device->is_meta()) return wrong_type(argument, schema);
       return constant_of(*device);
     }
     case c10::TypeKind::GeneratorType: {

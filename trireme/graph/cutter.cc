@@ -28,10 +28,9 @@ int64_t elements(const proto::TensorType& type) {
 struct Draft {
   GraphPart part;
   std::shared_ptr<GraphData> graph = std::make_shared<GraphData>();
-  std::unordered_map<int64_t, uint32_t> local;      // the whole graph's value to the part's own
-  std::unordered_map<uint32_t, uint32_t> storages;  // likewise
-  std::unordered_map<uint32_t, uint32_t> scopes;    // 1 + number, likewise
-  std::unordered_map<int, uint32_t> nodes;          // 1 + number
+  std::unordered_map<int64_t, uint32_t> local;    // the whole graph's value to the part's own
+  std::unordered_map<uint32_t, uint32_t> scopes;  // 1 + number, likewise
+  std::unordered_map<int, uint32_t> nodes;        // 1 + number
 
   proto::GraphDef& def() { return graph->def; }
 };
@@ -76,7 +75,7 @@ class Cutter {
     return found->second;
   }
 
-  uint32_t storage(int64_t value) const { return def_.values(value).storage(); }
+  uint32_t storage(int64_t value) const { return placed_.storages[value]; }
 
   // Where a value can be had; none: everywhere, being an input or a constant that nobody writes.
   std::optional<TaskId> location(int64_t value) const {
@@ -95,14 +94,12 @@ class Cutter {
     }
   }
 
-  uint32_t add_value(Draft& to, Value::Source source, uint32_t index, int64_t value,
-                     uint32_t storage) {
+  uint32_t add_value(Draft& to, Value::Source source, uint32_t index, int64_t value) {
     const uint32_t number = to.def().values_size();
     Value* added = to.def().add_values();
     *added->mutable_type() = def_.values(value).type();
     added->set_source(source);
     added->set_index(index);
-    added->set_storage(to.storages.try_emplace(storage, number).first->second);
     return number;
   }
 
@@ -133,7 +130,7 @@ class Cutter {
       default:
         break;
     }
-    const uint32_t number = add_value(to, described.source(), index, value, storage(value));
+    const uint32_t number = add_value(to, described.source(), index, value);
     to.local[value] = number;
     return number;
   }
@@ -154,9 +151,7 @@ class Cutter {
       proto::Receive* receive = to.def().add_receives();
       receive->set_edge(edge);
       receive->set_from(from->to_string());
-      // Storages of the whole graph and of what arrives are different: a fresh number for each.
-      number = add_value(to, Value::RECEIVED, to.def().receives_size() - 1, value,
-                         def_.values_size() + edge);
+      number = add_value(to, Value::RECEIVED, to.def().receives_size() - 1, value);
       Draft& maker = draft(*from);
       const uint32_t own = own_value(maker, value);
       add_send(maker, edge, task, own, std::max(ready_[value], last_write_[storage(value)]));
@@ -210,7 +205,6 @@ class Cutter {
     Value* added = to.def().add_values();
     *added->mutable_type() = def_.values(value).type();
     added->set_source(Value::RESULT);
-    added->set_storage(to.def().values(static_cast<int>(viewed)).storage());
     view.mutable_results(0)->set_value(number);
     *to.def().add_nodes() = std::move(view);
     return number;

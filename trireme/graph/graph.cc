@@ -61,12 +61,12 @@ std::set<std::string> written_variables(const Plan& plan, int node) {
   const proto::GraphDef& def = plan.graph->def;
   std::map<uint32_t, std::string> storages;
   for (int64_t value : plan.variable_values) {
-    if (value >= 0) storages[def.values(value).storage()] = name_of(def, value);
+    if (value >= 0) storages[plan.storages[value]] = name_of(def, value);
   }
   std::set<std::string> written;
   for (int i : internal::writable_arguments(plan.nodes[node].op)) {
     for (int64_t value : values_of(def.nodes(node).arguments(i))) {
-      const auto found = storages.find(def.values(value).storage());
+      const auto found = storages.find(plan.storages[value]);
       if (found != storages.end()) written.insert(found->second);
     }
   }

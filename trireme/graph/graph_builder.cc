@@ -42,13 +42,8 @@ uint32_t GraphBuilder::add_value(proto::Value::Source source, uint32_t index,
   proto::Value* value = graph_->def.add_values();
   value->set_source(source);
   value->set_index(index);
-  value->set_storage(number);
   set_type(tensor, value->mutable_type());
   return number;
-}
-
-void GraphBuilder::set_storage(uint32_t value, uint32_t storage) {
-  graph_->def.mutable_values(static_cast<int>(value))->set_storage(storage);
 }
 
 uint32_t GraphBuilder::add_constant(const at::Tensor& contents, bool wrapped_number) {
@@ -104,7 +99,6 @@ std::shared_ptr<GraphData> GraphBuilder::finish() {
   *out.mutable_variables() = def.variables();
   *out.mutable_scopes() = def.scopes();
   std::vector<int64_t> numbers(def.values_size(), -1), nodes(def.nodes_size() + 1, 0);
-  std::unordered_map<uint32_t, uint32_t> storages;
   std::vector<at::Tensor> constants;
   for (int i = 0; i < def.values_size(); ++i) {
     const proto::Value& value = def.values(i);
@@ -114,7 +108,6 @@ std::shared_ptr<GraphData> GraphBuilder::finish() {
     numbers[i] = number;
     proto::Value* kept = out.add_values();
     *kept = value;
-    kept->set_storage(storages.try_emplace(value.storage(), number).first->second);
     if (value.source() == proto::Value::CONSTANT) {
       kept->set_index(constants.size());
       *out.add_constants() = def.constants(value.index());

@@ -19,7 +19,6 @@ class GraphBuilder {
   explicit GraphBuilder(const std::string& name);
 
   uint32_t add_value(proto::Value::Source source, uint32_t index, const at::Tensor& tensor);
-  void set_storage(uint32_t value, uint32_t storage);
   // The tensor is kept, not copied.
   uint32_t add_constant(const at::Tensor& contents, bool wrapped_number);
 

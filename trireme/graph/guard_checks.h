@@ -39,6 +39,13 @@ inline bool is_given(const c10::IValue& argument) {
   return argument.isTensor() && argument.toTensor().defined();
 }
 
+// Sizes of empty and of expanded tensors may have a product that is out of range.
+inline int64_t product(int64_t a, int64_t b) {
+  int64_t result = 0;
+  require(!__builtin_mul_overflow(a, b, &result), "a size is out of range");
+  return result;
+}
+
 inline void require_sizes(const at::Tensor& tensor, const Sizes& sizes, const char* name) {
   if (tensor.sizes() == at::IntArrayRef(sizes)) return;
   refuse(absl::StrCat("'", name, "' has the shape [", absl::StrJoin(tensor.sizes(), ","),
@@ -58,10 +65,11 @@ inline void require_range(const at::Tensor& indices, int64_t low, int64_t high, 
   const auto [least, most] = at::aminmax(indices);
   if (least.item<int64_t>() >= low && most.item<int64_t>() < high) return;
   refuse(absl::StrCat("'", name, "' holds ", least.item<int64_t>(), " to ", most.item<int64_t>(),
-                      " and must stay from ", low, " to ", high - 1));
+                      "; all must be at least ", low, " and less than ", high));
 }
 
-// Of guards_layers.cc, by operator.
+// The guards of guards_layers.cc and guards_numbers.cc, by operator.
 const std::unordered_map<std::string, Guard>& layer_guards();
+const std::unordered_map<std::string, Guard>& number_guards();
 
 }  // namespace trireme::internal

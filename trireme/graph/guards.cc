@@ -1,12 +1,14 @@
-// Guards of kernels that follow indices and shapes of single tensors; guards_layers.cc has the
-// rest.
+// Guards of kernels that follow indices and shapes of single tensors; guards_layers.cc and
+// guards_numbers.cc have the rest.
 #include "trireme/graph/guards.h"
 
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/ne.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 
 #include "trireme/graph/guard_checks.h"
@@ -39,7 +41,7 @@ void max_pooling(Arguments arguments) {
   guard_pooling(gradient, self, kSpatial);
   require_sizes(indices, gradient.sizes().vec(), "indices");
   int64_t plane = 1;
-  for (int i = 1; i <= kSpatial; ++i) plane *= self.size(-i);
+  for (int i = 1; i <= kSpatial; ++i) plane = product(plane, self.size(-i));
   require_range(indices, 0, plane, "indices");
 }
 
@@ -49,13 +51,48 @@ void nll_loss(Arguments arguments) {
                    &self = dense(arguments[1], "self"), &target = dense(arguments[2], "target");
   require(self.dim() == 1 || self.dim() == 2 || self.dim() == 4, "'self' has a wrong shape");
   const int64_t classes = self.size(self.dim() == 1 ? 0 : 1);
-  require_numel(target, classes == 0 ? 0 : self.numel() / classes, "target");
+  require(classes > 0, "'self' must have classes");
+  require_numel(target, self.numel() / classes, "target");
   const bool none = arguments[4].toInt() == 0;
   require_numel(gradient, none ? target.numel() : 1, "grad_output");
   require_numel(dense(arguments[6], "total_weight"), 1, "total_weight");
   if (is_given(arguments[3])) require_numel(dense(arguments[3], "weight"), classes, "weight");
-  require_range(at::where(target.ne(arguments[5].toInt()), target, at::zeros_like(target)), 0,
-                std::max<int64_t>(classes, 1), "target");
+  // As the kernel sees them: in a narrower dtype the number to ignore could be another's.
+  const at::Tensor wide = target.to(at::kLong);
+  require_range(at::where(wide.ne(arguments[5].toInt()), wide, at::zeros_like(wide)), 0, classes,
+                "target");
+}
+
+// (self, target, ...)
+void binary_cross_entropy(Arguments arguments) {
+  require_sizes(dense(arguments[1], "target"), dense(arguments[0], "self").sizes().vec(), "target");
+}
+
+// (grad_output, self, target, weight, reduction)
+void binary_cross_entropy_backward(Arguments arguments) {
+  binary_cross_entropy(arguments.slice(1));
+  const at::Tensor& self = arguments[1].toTensor();
+  const bool none = arguments[4].toInt() == 0;
+  require_numel(dense(arguments[0], "grad_output"), none ? self.numel() : 1, "grad_output");
+}
+
+// (grad_output, self, target, reduction, beta): a beta below 1 is 0 as a whole number, and the
+// kernel divides by it.
+void smooth_loss_backward(Arguments arguments) {
+  require(dense(arguments[1], "self").is_floating_point(),
+          "'self' must hold floating-point numbers");
+}
+
+// (grad_output, self, target, p, margin, weight, reduction)
+void multi_margin_loss(Arguments arguments) {
+  const at::Tensor &self = dense(arguments[1], "self"), &target = dense(arguments[2], "target");
+  require(self.dim() <= 2 && self.numel() > 0, "'self' must be a row or a table, and not empty");
+  const int64_t rows = self.dim() == 2 ? self.size(0) : 1, classes = self.numel() / rows;
+  require_numel(target, rows, "target");
+  require_range(target, 0, classes, "target");
+  if (is_given(arguments[5])) require_numel(dense(arguments[5], "weight"), classes, "weight");
+  const bool none = arguments[6].toInt() == 0;
+  require_numel(dense(arguments[0], "grad_output"), none ? rows : 1, "grad_output");
 }
 
 // (self, size, stride): a view that LibTorch makes without looking.
@@ -80,10 +117,91 @@ void reshape_alias(Arguments arguments) {
   }
 }
 
+// Sizes and steps of windows. Kernels multiply them without a look at the result.
+void guard_windows(Arguments lists) {
+  constexpr int64_t kMost = 1 << 20;
+  for (const c10::IValue& list : lists) {
+    for (int64_t number : list.toIntVector()) {
+      require(number >= 0 && number <= kMost, "a size, step or padding is out of range");
+    }
+  }
+}
+
+// (self, kernel_size, dilation, padding, stride)
+void columns(Arguments arguments) {
+  guard_windows(arguments.slice(1, 4));
+}
+
+// (self, output_size, kernel_size, dilation, padding, stride)
+void image_of_columns(Arguments arguments) {
+  guard_windows(arguments.slice(1, 5));
+}
+
+// Kernels divide by scales and make indices of what comes out.
+void scales(Arguments arguments) {
+  constexpr double kMost = 1 << 20;
+  for (const c10::IValue& argument : arguments) {
+    if (!argument.isDouble()) continue;
+    require(argument.toDouble() >= 1 / kMost && argument.toDouble() <= kMost,
+            "a scale is out of range");
+  }
+}
+
+// A kernel with antialiasing takes the size of its windows from the scale and does not compare it
+// with the sizes.
+void guard_scales(at::IntArrayRef input, at::IntArrayRef output, Arguments given) {
+  scales(given);
+  require(input.size() == 4 && output.size() == 2, "it resizes images");
+  for (size_t i = 0; i < 2; ++i) {
+    require(input[2 + i] > 0 && output[i] > 0, "an image must not be empty");
+    if (given[i].isNone()) continue;
+    const double scaled = static_cast<double>(input[2 + i]) * given[i].toDouble();
+    require(std::abs(scaled - static_cast<double>(output[i])) <= 1,
+            "a scale does not lead from the size of the image to 'output_size'");
+  }
+}
+
+// (self, output_size, align_corners, scales_h, scales_w)
+void antialiased(Arguments arguments) {
+  guard_scales(dense(arguments[0], "self").sizes(), arguments[1].toIntVector(),
+               arguments.slice(3, 2));
+}
+
+// (grad_output, output_size, input_size, align_corners, scales_h, scales_w)
+void antialiased_backward(Arguments arguments) {
+  guard_scales(arguments[2].toIntVector(), arguments[1].toIntVector(), arguments.slice(4, 2));
+}
+
+// (self, size, ...): memory that a tensor would grow by has contents of others, and its old block
+// may still be on its way to another task.
+void resize(Arguments arguments) {
+  const at::Tensor& self = dense(arguments[0], "self");
+  Sizes sizes;
+  if (arguments[1].isTensor()) {
+    sizes = dense(arguments[1], "the_template").sizes().vec();
+  } else {
+    sizes = arguments[1].toIntVector();
+  }
+  int64_t room = static_cast<int64_t>(self.storage().nbytes() / self.dtype().itemsize()) -
+                 self.storage_offset();
+  for (int64_t size : sizes) {
+    if (size == 0) return;
+    require(size > 0, "'size' must not be negative");
+    room /= size;
+  }
+  require(room > 0, "a tensor in a graph cannot grow; make a larger one and copy");
+}
+
 // (grad_output, output, ...)
 void softmax(Arguments arguments) {
   require_sizes(dense(arguments[1], "output"), dense(arguments[0], "grad_output").sizes().vec(),
                 "output");
+}
+
+// (grad_output, self, ...) of a function of single elements.
+void elementwise(Arguments arguments) {
+  require_sizes(dense(arguments[0], "grad_output"), dense(arguments[1], "self").sizes().vec(),
+                "grad_output");
 }
 
 // (grad_output, self, padding), the padding from the last dimension on.
@@ -94,14 +212,31 @@ void padding(Arguments arguments) {
   guard_pooling(gradient, self, kSpatial);
   const Sizes pads = arguments[2].toIntVector();
   require(pads.size() == 2 * kSpatial, "'padding' must have two numbers per dimension");
+  for (int64_t pad : pads)
+    require(pad > -(1 << 30) && pad < (1 << 30), "'padding' is out of range");
   for (int64_t i = 0; i < kSpatial; ++i) {
     require(gradient.size(-1 - i) == self.size(-1 - i) + pads[2 * i] + pads[2 * i + 1],
             "'grad_output' must be as large as 'self' and the padding");
   }
 }
 
-// (grad_output, input, grid, ...)
+// Modes that the kernels do not know leave their results unwritten.
+void guard_sampling(int64_t interpolation, int64_t padding_mode, int64_t spatial) {
+  require(interpolation >= 0 && interpolation <= (spatial == 2 ? 2 : 1) && padding_mode >= 0 &&
+              padding_mode <= 2,
+          "'interpolation_mode' or 'padding_mode' is unknown");
+}
+
+// (input, grid, interpolation_mode, padding_mode, align_corners)
+template <int kSpatial>
+void grid_sampler_forward(Arguments arguments) {
+  guard_sampling(arguments[2].toInt(), arguments[3].toInt(), kSpatial);
+}
+
+// (grad_output, input, grid, interpolation_mode, padding_mode, ...)
+template <int kSpatial>
 void grid_sampler(Arguments arguments) {
+  guard_sampling(arguments[3].toInt(), arguments[4].toInt(), kSpatial);
   const at::Tensor &gradient = dense(arguments[0], "grad_output"),
                    &input = dense(arguments[1], "input"), &grid = dense(arguments[2], "grid");
   require(input.dim() >= 3 && grid.dim() == input.dim() && input.numel() > 0,
@@ -112,6 +247,10 @@ void grid_sampler(Arguments arguments) {
   places.push_back(input.dim() - 2);
   require_sizes(grid, places, "grid");
   require_sizes(gradient, sizes, "grad_output");
+  // With padding by zeros a place that is no number is outside. Otherwise it is moved inside, and
+  // stays no number.
+  const bool moves = arguments[4].toInt() != 0;
+  require(!moves || grid.isfinite().all().item<bool>(), "'grid' must hold finite numbers");
 }
 
 // (grad_in, input_sizes, dim, size, step)
@@ -134,7 +273,7 @@ void embedding(Arguments arguments) {
                    &indices = dense(arguments[1], "indices");
   require_range(indices, 0, arguments[2].toInt(), "indices");
   require(gradient.dim() >= 1, "'grad_output' must have rows");
-  require_numel(gradient, indices.numel() * gradient.size(-1), "grad_output");
+  require_numel(gradient, product(indices.numel(), gradient.size(-1)), "grad_output");
 }
 
 void guard_offsets(const at::Tensor& offsets, const at::Tensor& indices) {
@@ -220,6 +359,37 @@ const std::unordered_map<std::string, Guard>& element_guards() {
       {"aten::adaptive_max_pool2d_backward", max_pooling<2, 2>},
       {"aten::adaptive_max_pool3d_backward", max_pooling<3, 2>},
       {"aten::_reshape_alias", reshape_alias},
+      {"aten::im2col", columns},
+      {"aten::col2im", image_of_columns},
+      {"aten::_upsample_bilinear2d_aa", antialiased},
+      {"aten::_upsample_bicubic2d_aa", antialiased},
+      {"aten::_upsample_lanczos2d_aa", antialiased},
+      {"aten::_upsample_bilinear2d_aa_backward", antialiased_backward},
+      {"aten::_upsample_bicubic2d_aa_backward", antialiased_backward},
+      {"aten::_upsample_lanczos2d_aa_backward", antialiased_backward},
+      {"aten::upsample_linear1d", scales},
+      {"aten::upsample_bilinear2d", scales},
+      {"aten::upsample_bicubic2d", scales},
+      {"aten::upsample_trilinear3d", scales},
+      {"aten::upsample_nearest1d", scales},
+      {"aten::upsample_nearest2d", scales},
+      {"aten::upsample_nearest3d", scales},
+      {"aten::_upsample_nearest_exact1d", scales},
+      {"aten::_upsample_nearest_exact2d", scales},
+      {"aten::_upsample_nearest_exact3d", scales},
+      {"aten::upsample_linear1d_backward", scales},
+      {"aten::upsample_bilinear2d_backward", scales},
+      {"aten::upsample_bicubic2d_backward", scales},
+      {"aten::upsample_trilinear3d_backward", scales},
+      {"aten::upsample_nearest1d_backward", scales},
+      {"aten::upsample_nearest2d_backward", scales},
+      {"aten::upsample_nearest3d_backward", scales},
+      {"aten::_upsample_nearest_exact1d_backward", scales},
+      {"aten::_upsample_nearest_exact2d_backward", scales},
+      {"aten::_upsample_nearest_exact3d_backward", scales},
+      {"aten::resize_", resize},
+      {"aten::resize_as_", resize},
+      {"aten::gelu_backward", elementwise},
       {"aten::_softmax_backward_data", softmax},
       {"aten::_log_softmax_backward_data", softmax},
       {"aten::reflection_pad1d_backward", padding<1>},
@@ -228,11 +398,18 @@ const std::unordered_map<std::string, Guard>& element_guards() {
       {"aten::replication_pad1d_backward", padding<1>},
       {"aten::replication_pad2d_backward", padding<2>},
       {"aten::replication_pad3d_backward", padding<3>},
-      {"aten::grid_sampler_2d_backward", grid_sampler},
-      {"aten::grid_sampler_3d_backward", grid_sampler},
+      {"aten::grid_sampler_2d", grid_sampler_forward<2>},
+      {"aten::grid_sampler_3d", grid_sampler_forward<3>},
+      {"aten::grid_sampler_2d_backward", grid_sampler<2>},
+      {"aten::grid_sampler_3d_backward", grid_sampler<3>},
       {"aten::unfold_backward", unfold},
       {"aten::nll_loss_backward", nll_loss},
       {"aten::nll_loss2d_backward", nll_loss},
+      {"aten::binary_cross_entropy", binary_cross_entropy},
+      {"aten::binary_cross_entropy_backward", binary_cross_entropy_backward},
+      {"aten::smooth_l1_loss_backward", smooth_loss_backward},
+      {"aten::huber_loss_backward", smooth_loss_backward},
+      {"aten::multi_margin_loss_backward", multi_margin_loss},
       {"aten::embedding_dense_backward", embedding},
       {"aten::_embedding_bag", embedding_bag},
       {"aten::_embedding_bag_forward_only", embedding_bag},
@@ -245,7 +422,7 @@ const std::unordered_map<std::string, Guard>& element_guards() {
 }  // namespace
 
 Guard find_guard(const std::string& name) {
-  for (const auto* guards : {&element_guards(), &layer_guards()}) {
+  for (const auto* guards : {&element_guards(), &layer_guards(), &number_guards()}) {
     if (const auto found = guards->find(name); found != guards->end()) return found->second;
   }
   return nullptr;

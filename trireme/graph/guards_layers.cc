@@ -1,8 +1,10 @@
 // Guards of kernels that take a whole layer's or optimizer's tensors and believe that they belong
 // together.
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
 #include <ATen/ops/mkldnn_rnn_layer.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <map>
@@ -23,7 +25,7 @@ void layer_norm_backward(Arguments arguments) {
   require(input.dim() >= static_cast<int64_t>(shape.size()), "'normalized_shape' is too long");
   int64_t rows = 1;
   for (int64_t i = 0; i < input.dim() - static_cast<int64_t>(shape.size()); ++i) {
-    rows *= input.size(i);
+    rows = product(rows, input.size(i));
   }
   require_sizes(gradient, input.sizes().vec(), "grad_out");
   require_numel(dense(arguments[3], "mean"), rows, "mean");
@@ -32,6 +34,44 @@ void layer_norm_backward(Arguments arguments) {
     if (is_given(arguments[i]))
       require_sizes(dense(arguments[i], "weight"), shape, "weight or bias");
   }
+}
+
+// `input` has n * channels * plane elements, and groups divide the channels.
+void guard_groups(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                  Arguments counts) {
+  const int64_t n = counts[0].toInt(), channels = counts[1].toInt(), plane = counts[2].toInt(),
+                groups = counts[3].toInt();
+  require(n >= 0 && channels >= 0 && plane >= 0 && groups > 0 &&
+              groups <= std::max<int64_t>(channels, 1) && channels % groups == 0 &&
+              input.dim() >= 2,
+          "'N', 'C', 'HxW' and 'group' must fit 'input'");
+  require(input.numel() == product(product(n, channels), plane),
+          "'input' must have N * C * HxW elements");
+  for (const at::Tensor& tensor : {weight, bias}) {
+    if (tensor.defined()) require_numel(tensor, channels, "weight or bias");
+  }
+}
+
+at::Tensor given_or_undefined(const c10::IValue& argument, const char* name) {
+  return is_given(argument) ? dense(argument, name) : at::Tensor();
+}
+
+// (input, weight, bias, N, C, HxW, group, eps)
+void group_norm(Arguments arguments) {
+  guard_groups(dense(arguments[0], "input"), given_or_undefined(arguments[1], "weight"),
+               given_or_undefined(arguments[2], "bias"), arguments.slice(3, 4));
+}
+
+// (grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask)
+void group_norm_backward(Arguments arguments) {
+  const at::Tensor& input = dense(arguments[1], "input");
+  guard_groups(input, given_or_undefined(arguments[4], "weight"), {}, arguments.slice(5, 4));
+  require_sizes(dense(arguments[0], "grad_out"), input.sizes().vec(), "grad_out");
+  require(arguments[9].toBoolList().get(0) || input.is_contiguous(),
+          "the gradient of an 'input' with its channels last must be wanted");
+  const int64_t statistics = product(arguments[5].toInt(), arguments[8].toInt());
+  require_numel(dense(arguments[2], "mean"), statistics, "mean");
+  require_numel(dense(arguments[3], "rstd"), statistics, "rstd");
 }
 
 // Each of the arguments that is given has one entry per channel of `input`.
@@ -56,6 +96,7 @@ void batch_norm(Arguments arguments) {
 void batch_norm_backward(Arguments arguments) {
   const at::Tensor& input = dense(arguments[1], "input");
   require_sizes(dense(arguments[0], "grad_out"), input.sizes().vec(), "grad_out");
+  require(input.numel() > 0, "'input' must not be empty");
   const bool train = arguments[7].toBool();
   guard_channels(input, arguments.slice(2, 3), false);
   guard_channels(input, arguments.slice(5, 2), !train);
@@ -128,6 +169,10 @@ void guard_attention(const at::Tensor& query, const at::Tensor& key, const at::T
   require(key.dim() == 4 && key.numel() > 0, "'key' must have four dimensions, none of them 0");
   require_sizes(key, {query.size(0), query.size(1), key.size(2), query.size(3)}, "key");
   require_sizes(value, key.sizes().vec(), "value");
+  for (const at::Tensor& tensor : {query, key, value}) {
+    require(tensor.stride(3) == 1 || tensor.size(3) == 1,
+            "'query', 'key' and 'value' must be contiguous in their last dimension");
+  }
   require(key.scalar_type() == query.scalar_type() && value.scalar_type() == query.scalar_type(),
           "'query', 'key' and 'value' must have one dtype");
   if (!is_given(mask)) return;
@@ -159,6 +204,14 @@ struct LayerOfLstm {
   int64_t steps, batch, inputs, hidden;
 };
 
+void guard_one_dtype(Arguments tensors) {
+  for (const c10::IValue& tensor : tensors) {
+    require(
+        !is_given(tensor) || tensor.toTensor().scalar_type() == tensors[0].toTensor().scalar_type(),
+        "its tensors must have one dtype");
+  }
+}
+
 // What oneDNN is told of a layer's shape, against the tensors that it is given. Only LSTMs come
 // this way on a CPU.
 LayerOfLstm guard_lstm(Arguments tensors, int64_t mode, int64_t hidden, bool has_biases,
@@ -175,12 +228,9 @@ LayerOfLstm guard_lstm(Arguments tensors, int64_t mode, int64_t hidden, bool has
     if (has_biases) require_sizes(dense(tensors[bias], "bias"), {kGates * hidden}, "bias");
   }
   for (int state : {5, 6}) {
-    require_numel(dense(tensors[state], "state"), layer.batch * hidden, "hx or cx");
+    require_numel(dense(tensors[state], "state"), product(layer.batch, hidden), "hx or cx");
   }
-  for (const c10::IValue& tensor : tensors) {
-    require(!is_given(tensor) || tensor.toTensor().scalar_type() == input.scalar_type(),
-            "its tensors must have one dtype");
-  }
+  guard_one_dtype(tensors);
   return layer;
 }
 
@@ -205,6 +255,9 @@ int64_t lstm_workspace_bytes(const LayerOfLstm& layer, Arguments arguments) {
     MutexLock lock(mutex);
     if (const auto found = known->find(key); found != known->end()) return found->second;
   }
+  // Without gradients the layer keeps no record.
+  const c10::AutoGradMode with_gradients(true);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const at::Tensor state = at::zeros({layer.batch, layer.hidden}, input.options());
   const int64_t bytes =
       std::get<3>(at::mkldnn_rnn_layer(
@@ -224,6 +277,7 @@ void lstm_backward(Arguments arguments) {
   const LayerOfLstm layer =
       guard_lstm(arguments.slice(0, 7), arguments[14].toInt(), arguments[15].toInt(),
                  arguments[17].toBool(), arguments[20].toIntVector());
+  guard_one_dtype(arguments.slice(0, 13));
   for (int output : {7, 10}) {
     if (!is_given(arguments[output])) continue;
     require_sizes(dense(arguments[output], "output"), {layer.steps, layer.batch, layer.hidden},
@@ -231,7 +285,7 @@ void lstm_backward(Arguments arguments) {
   }
   for (int state : {8, 9, 11, 12}) {
     if (!is_given(arguments[state])) continue;
-    require_numel(dense(arguments[state], "state"), layer.batch * layer.hidden,
+    require_numel(dense(arguments[state], "state"), product(layer.batch, layer.hidden),
                   "hy, cy or their gradients");
   }
   require(is_given(arguments[7]) && is_given(arguments[8]) && is_given(arguments[9]),
@@ -250,7 +304,7 @@ void convolution_backward(Arguments arguments) {
   const int64_t spatial = input.dim() - 2, groups = arguments[9].toInt();
   const bool transposed = arguments[7].toBool();
   require(spatial >= 1 && spatial <= 3 && gradient.dim() == input.dim() &&
-              weight.dim() == input.dim() && groups > 0,
+              weight.dim() == input.dim() && groups > 0 && groups < (1 << 24),
           "its tensors must have one number of dimensions");
   const auto numbers = [&](int argument) {
     Sizes given = arguments[argument].toIntVector();
@@ -283,11 +337,10 @@ void convolution_backward(Arguments arguments) {
 // (self, dim, normalization, ...)
 Sizes guard_transform(Arguments arguments) {
   const at::Tensor& self = dense(arguments[0], "self");
-  Sizes dims = arguments[1].toIntVector();
+  const Sizes dims = arguments[1].toIntVector();
   std::vector<bool> used(self.dim(), false);
-  for (int64_t& dim : dims) {
-    require(dim >= -self.dim() && dim < self.dim(), "'dim' must be dimensions of 'self'");
-    if (dim < 0) dim += self.dim();
+  for (int64_t dim : dims) {
+    require(dim >= 0 && dim < self.dim(), "'dim' must be dimensions of 'self'");
     require(!used[dim], "'dim' must name each dimension once");
     used[dim] = true;
   }
@@ -313,6 +366,8 @@ void transform_to_real(Arguments arguments) {
 const std::unordered_map<std::string, Guard>& layer_guards() {
   static const auto* all = new std::unordered_map<std::string, Guard>{
       {"aten::convolution_backward", convolution_backward},
+      {"aten::native_group_norm", group_norm},
+      {"aten::native_group_norm_backward", group_norm_backward},
       {"aten::native_layer_norm_backward", layer_norm_backward},
       {"aten::native_batch_norm", batch_norm},
       {"aten::native_batch_norm_backward", batch_norm_backward},

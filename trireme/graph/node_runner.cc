@@ -25,9 +25,18 @@ void guard_layout(const at::Tensor& tensor) {
   if (tensor.defined() && tensor.layout() != at::kStrided) guard_sparse(tensor);
 }
 
+// Memory that was used before holds what others computed. All of it is cleared: elements that the
+// result's strides leave out can be seen through another view.
 void clear(torch::jit::Stack& results) {
   for (c10::IValue& result : results) {
-    if (result.isTensor()) result.toTensor().zero_();
+    if (!result.isTensor()) continue;
+    const at::Tensor& tensor = result.toTensor();
+    if (tensor.layout() == at::kStrided && tensor.device().is_cpu()) {
+      if (tensor.storage().nbytes() == 0) continue;
+      std::memset(tensor.storage().mutable_data(), 0, tensor.storage().nbytes());
+    } else {
+      tensor.zero_();
+    }
   }
 }
 
@@ -57,12 +66,8 @@ void NodeRunner::execute(const NodePlan& node, torch::jit::Stack& stack, bool in
   stack.clear();
   for (const ArgumentPlan& argument : node.arguments) push(argument, stack, in_order);
   for (int i : node.aliased) stack[i] = at::alias(stack[i].toTensor());
-  if (node.guard != nullptr) node.guard(stack);
-  if (node.resizes) {
-    call_resizing(node, stack);
-  } else {
-    call(node, stack);
-  }
+  enforce(node.rules, stack);
+  call(node, stack);
   if (node.makes_uninitialized) clear(stack);
   take_results(node, stack);
   stack.clear();
@@ -97,6 +102,7 @@ void NodeRunner::push(const ArgumentPlan& argument, torch::jit::Stack& stack, bo
       c10::List<std::optional<at::Tensor>> list;
       list.reserve(argument.values.size());
       for (int64_t value : argument.values) {
+        if (value >= 0) guard_layout(values_[value].toTensor());
         list.push_back(value < 0 ? std::nullopt
                                  : std::optional<at::Tensor>(values_[value].toTensor()));
       }
@@ -116,20 +122,6 @@ void NodeRunner::call(const NodePlan& node, torch::jit::Stack& stack) {
   } else {
     node.op.callBoxed(stack);
   }
-}
-
-// What memory held before is nobody's business: neither what a tensor grew by, nor what `empty`
-// gives.
-void NodeRunner::call_resizing(const NodePlan& node, torch::jit::Stack& stack) {
-  const at::Tensor resized = stack[0].toTensor();
-  const size_t before = resized.storage().nbytes();
-  call(node, stack);
-  const size_t after = resized.storage().nbytes();
-  if (after <= before) return;
-  if (!resized.device().is_cpu()) {
-    throw Error(ErrorCode::kUnimplemented, "a tensor may grow in a CPU's memory only");
-  }
-  std::memset(static_cast<char*>(resized.storage().mutable_data()) + before, 0, after - before);
 }
 
 void NodeRunner::take_results(const NodePlan& node, torch::jit::Stack& stack) {

@@ -39,7 +39,6 @@ class NodeRunner {
  private:
   void push(const ArgumentPlan& argument, torch::jit::Stack& stack, bool in_order);
   void call(const NodePlan& node, torch::jit::Stack& stack);
-  void call_resizing(const NodePlan& node, torch::jit::Stack& stack);
   void take_results(const NodePlan& node, torch::jit::Stack& stack);
   void take_list(const NodePlan::Result& result, std::vector<at::Tensor> tensors);
 

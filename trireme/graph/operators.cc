@@ -72,6 +72,22 @@ const UndeclaredWrite* undeclared_write(const std::string& base) {
   return found == writes->end() ? nullptr : &found->second;
 }
 
+// Operators whose results share memory with an argument that their schemas do not mark: name to the
+// arguments' positions. The operator fuzzer looks for others.
+const std::vector<int>* undeclared_alias(const std::string& base) {
+  static const auto* aliases = new std::unordered_map<std::string, std::vector<int>>{
+      {"aten::_unsafe_view", {0}},
+      {"aten::unsafe_split", {0}},
+      {"aten::unsafe_split_with_sizes", {0}},
+      {"aten::lift", {0}},
+      {"aten::channel_shuffle", {0}},
+      {"aten::_sparse_coo_tensor_with_dims_and_tensors", {3, 4}},
+      {"aten::_embedding_bag_backward", {1}},  // the indices of a sparse gradient
+  };
+  const auto found = aliases->find(base);
+  return found == aliases->end() ? nullptr : &found->second;
+}
+
 // The fused optimizers' schemas mark the gradients, which they write only when they unscale them.
 std::vector<int> written_by_fused(const c10::OperatorHandle& op,
                                   c10::ArrayRef<c10::IValue> arguments) {
@@ -94,7 +110,10 @@ bool is_mask(const c10::IValue& index) {
 // may be any slice of a larger tensor.
 at::Tensor as_strided_here(const at::Tensor& self, at::IntArrayRef sizes, at::IntArrayRef strides,
                            int64_t offset) {
-  return at::as_strided(self, sizes, strides, self.storage_offset() + offset);
+  int64_t from_base = 0;
+  TORCH_CHECK(!__builtin_add_overflow(self.storage_offset(), offset, &from_base), "the offset ",
+              offset, " is out of range");
+  return at::as_strided(self, sizes, strides, from_base);
 }
 
 // What it stands for is done where the variable lives (ps/step_program.h).
@@ -108,8 +127,19 @@ std::string operator_name(const c10::OperatorHandle& op) {
 }
 
 bool is_allowed_operator(const std::string& name) {
-  const SplitName split = split_name(name);
-  return is_own_operator(name) || (split.space == "aten" && allowed_names().contains(split.base));
+  return is_own_operator(name) ||
+         (name.starts_with("aten::") && allowed_names().contains(name.substr(6)));
+}
+
+std::vector<std::string> allowed_operators() {
+  register_own_operators();
+  std::vector<std::string> names;
+  for (const std::string& name : allowed_names()) names.push_back(absl::StrCat("aten::", name));
+  for (const c10::OperatorName& op : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (is_own_operator(op.name)) names.push_back(op.name);
+  }
+  std::ranges::sort(names);
+  return names;
 }
 
 absl::StatusOr<c10::OperatorHandle> find_allowed_operator(const std::string& name) {
@@ -121,15 +151,7 @@ absl::StatusOr<c10::OperatorHandle> find_allowed_operator(const std::string& nam
     return make_status(ErrorCode::kNotFound,
                        absl::StrCat("operator '", name, "' is not known to this LibTorch"));
   }
-  if (!is_allowed_operator(name)) {
-    return make_status(
-        ErrorCode::kPermissionDenied,
-        absl::StrCat("operator '", name,
-                     "' may not be used in a graph: it is not on the list of operators that only "
-                     "compute on tensors (trireme/graph/allowlist.inc)"));
-  }
-  // They are made of other operators, which a capture sees instead. Some pass their arguments on
-  // unlooked at, and some return an argument without saying so.
+  // None of them is on the list, and a captured graph has none.
   if (!is_own_operator(name) &&
       op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
     return make_status(
@@ -137,6 +159,13 @@ absl::StatusOr<c10::OperatorHandle> find_allowed_operator(const std::string& nam
         absl::StrCat("operator '", name,
                      "' may not be used in a graph: it is made of other operators, and a captured "
                      "graph has those"));
+  }
+  if (!is_allowed_operator(name)) {
+    return make_status(
+        ErrorCode::kPermissionDenied,
+        absl::StrCat("operator '", name,
+                     "' may not be used in a graph: it is not on the list of operators that only "
+                     "compute on tensors (docs/operators.md)"));
   }
   return *op;
 }
@@ -201,6 +230,25 @@ std::vector<int> writable_arguments(const c10::OperatorHandle& op) {
     written.insert(written.end(), undeclared->arguments.begin(), undeclared->arguments.end());
   }
   return written;
+}
+
+bool may_share_memory(const c10::OperatorHandle& op, size_t argument, size_t result) {
+  const auto& schema = op.schema();
+  if (schema.returns()[result].alias_info() != nullptr &&
+      schema.arguments()[argument].alias_info() != nullptr) {
+    return true;
+  }
+  const std::vector<int>* undeclared = undeclared_alias(op.operator_name().name);
+  return undeclared != nullptr &&
+         std::ranges::find(*undeclared, static_cast<int>(argument)) != undeclared->end();
+}
+
+bool is_record(const c10::OperatorHandle& op, size_t result) {
+  return op.operator_name().name == "aten::mkldnn_rnn_layer" && result == 3;
+}
+
+bool takes_record(const c10::OperatorHandle& op, size_t argument) {
+  return op.operator_name().name == "aten::mkldnn_rnn_layer_backward" && argument == 22;
 }
 
 bool makes_uninitialized(const c10::OperatorHandle& op) {

@@ -20,6 +20,9 @@ std::string operator_name(const c10::OperatorHandle& op);
 // take raw storages or streams, or that nobody has looked at yet.
 absl::StatusOr<c10::OperatorHandle> find_allowed_operator(const std::string& name);
 bool is_allowed_operator(const std::string& name);
+// The full names of all operators that a graph may name, sorted; our own as far as this process has
+// registered them.
+std::vector<std::string> allowed_operators();
 
 // Draws random numbers: from a generator argument where it has one, else from the default one.
 bool is_random(const c10::OperatorHandle& op);
@@ -36,6 +39,16 @@ std::vector<int> written_arguments(const c10::OperatorHandle& op,
                                    c10::ArrayRef<c10::IValue> arguments);
 // As above without the arguments' values: all that some call may write to.
 std::vector<int> writable_arguments(const c10::OperatorHandle& op);
+
+// Returns true if a result may share memory with an argument: the schema gives both an alias, or
+// the operator is on a kept list of those that return an argument's memory without declaring it.
+bool may_share_memory(const c10::OperatorHandle& op, size_t argument, size_t result);
+
+// Returns true for a result that holds, in places that its kernel alone knows, what memory held
+// before: oneDNN's record of an LSTM's forward pass. Nothing but an argument that takes_record()
+// may see it.
+bool is_record(const c10::OperatorHandle& op, size_t result);
+bool takes_record(const c10::OperatorHandle& op, size_t argument);
 
 // Leaves memory as it found it, so that its result has no contents yet.
 bool makes_uninitialized(const c10::OperatorHandle& op);

@@ -52,11 +52,12 @@ class Placer {
       }
     }
     result_.graph = std::move(out_);
+    result_.storages = plan_.storages;
     return std::move(result_);
   }
 
  private:
-  uint32_t storage(int64_t value) const { return def_.values(value).storage(); }
+  uint32_t storage(int64_t value) const { return plan_.storages[value]; }
 
   void note_writes() {
     for (int i = 0; i < def_.nodes_size(); ++i) {

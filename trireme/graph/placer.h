@@ -33,6 +33,7 @@ struct PlacedGraph {
   std::shared_ptr<const GraphData> graph;  // with devices in full, and the reason for each
   std::vector<TaskId> node_tasks;
   std::vector<TaskId> variable_tasks;
+  std::vector<uint32_t> storages;            // of values, as in the plan
   std::vector<std::string> missing_devices;  // that were replaced, each once, with what stands in
 };
 

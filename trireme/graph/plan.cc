@@ -27,7 +27,8 @@ absl::Status invalid(std::string message) {
   return make_status(ErrorCode::kInvalidArgument, std::move(message));
 }
 
-// Which values may share memory: by the schemas' aliases, and as the capture saw it.
+// Which values may share memory, by what the operators do. Nothing that the graph says of its
+// values counts: locks and copies depend on it, and a graph may come from anybody.
 class AliasSets {
  public:
   explicit AliasSets(size_t values) : parent_(values) {
@@ -123,11 +124,6 @@ class Compiler {
     for (int i = 0; i < def_.values_size(); ++i) {
       const Value& value = def_.values(i);
       TRIREME_RETURN_IF_ERROR(check_type(value.type()));
-      if (value.storage() < static_cast<uint32_t>(def_.values_size())) {
-        aliases_.join(i, value.storage());
-      } else {
-        return invalid(absl::StrCat("value ", i, " has the storage ", value.storage()));
-      }
       if (value.source() == Value::RESULT) continue;
       std::vector<int64_t>* places = value.source() == Value::INPUT      ? &plan_->input_values
                                      : value.source() == Value::CONSTANT ? &plan_->constant_values
@@ -159,6 +155,13 @@ class Compiler {
     return absl::OkStatus();
   }
 
+  absl::Status check_visible(int64_t value) {
+    if (value < 0 || !records_.contains(value)) return absl::OkStatus();
+    return invalid(absl::StrCat("value ", value,
+                                " is the record of an LSTM's forward pass, which only "
+                                "'aten::mkldnn_rnn_layer_backward' may use"));
+  }
+
   absl::Status make(int64_t value) {
     if (value < 0) return absl::OkStatus();
     if (value >= def_.values_size() || made_[value]) {
@@ -183,14 +186,23 @@ class Compiler {
       return invalid("it names a scope, a module or a node that does not exist");
     }
     NodePlan plan{op, {}, {}, {}, {}};
+    plan.rules = call_rules(op);
     for (int i = 0; i < node.arguments_size(); ++i) {
       const c10::Argument& declared = schema.arguments()[i];
       TRIREME_ASSIGN_OR_RETURN(ArgumentPlan argument, decode_argument(node.arguments(i), declared));
       if (argument.kind == ArgumentPlan::Kind::kValue) {
         TRIREME_RETURN_IF_ERROR(use(argument.value, index, declared.name()));
+        if (!takes_record(op, i)) TRIREME_RETURN_IF_ERROR(check_visible(argument.value));
       }
       for (int64_t value : argument.values) {
         TRIREME_RETURN_IF_ERROR(use(value, index, declared.name()));
+        TRIREME_RETURN_IF_ERROR(check_visible(value));
+      }
+      // Only kernels that have a guard are prepared for a tensor that is missing.
+      if (plan.rules.guard == nullptr && argument.kind == ArgumentPlan::Kind::kConstant &&
+          argument.constant.isTensor() && declared.type()->kind() == c10::TypeKind::TensorType) {
+        return invalid(
+            absl::StrCat("argument '", declared.name(), "' must be a tensor and is none"));
       }
       plan.has_generator |= argument.kind == ArgumentPlan::Kind::kGenerator;
       plan.arguments.push_back(std::move(argument));
@@ -198,9 +210,6 @@ class Compiler {
     plan.random = is_random(op);
     plan.writes = !writable_arguments(op).empty();
     plan.makes_uninitialized = makes_uninitialized(op);
-    plan.resizes =
-        op.operator_name().name == "aten::resize_" || op.operator_name().name == "aten::resize_as_";
-    plan.guard = find_guard(op.operator_name().name);
     TRIREME_RETURN_IF_ERROR(add_results(node, plan));
     if (node.reshapes()) {
       for (int i : writable_arguments(op)) {
@@ -227,6 +236,7 @@ class Compiler {
       if (is_tensor && result.kind_case() == proto::Argument::kValue) {
         planned.value = result.value();
         TRIREME_RETURN_IF_ERROR(make(planned.value));
+        if (is_record(plan.op, i)) records_.insert(planned.value);
       } else if (planned.is_list && result.has_values()) {
         planned.list.assign(result.values().ids().begin(), result.values().ids().end());
         for (int64_t value : planned.list) TRIREME_RETURN_IF_ERROR(make(value));
@@ -238,19 +248,22 @@ class Compiler {
     return absl::OkStatus();
   }
 
-  // A result may share memory with each argument that the schema gives the same alias.
   void note_aliases(const NodePlan& plan) {
-    const auto& schema = plan.op.schema();
     for (size_t r = 0; r < plan.results.size(); ++r) {
-      if (schema.returns()[r].alias_info() == nullptr) continue;
       for (size_t a = 0; a < plan.arguments.size(); ++a) {
-        if (schema.arguments()[a].alias_info() == nullptr) continue;
-        if (plan.arguments[a].kind != ArgumentPlan::Kind::kValue) continue;
-        const uint32_t argument = plan.arguments[a].value;
-        if (plan.results[r].value >= 0) aliases_.join(plan.results[r].value, argument);
-        for (int64_t value : plan.results[r].list) {
-          if (value >= 0) aliases_.join(value, argument);
+        if (plan.arguments[a].kind == ArgumentPlan::Kind::kConstant ||
+            !may_share_memory(plan.op, a, r)) {
+          continue;
         }
+        const auto note = [&](int64_t argument) {
+          if (argument < 0) return;
+          if (plan.results[r].value >= 0) aliases_.join(plan.results[r].value, argument);
+          for (int64_t value : plan.results[r].list) {
+            if (value >= 0) aliases_.join(value, argument);
+          }
+        };
+        if (plan.arguments[a].kind == ArgumentPlan::Kind::kValue) note(plan.arguments[a].value);
+        for (int64_t value : plan.arguments[a].values) note(value);
       }
     }
   }
@@ -260,8 +273,10 @@ class Compiler {
       if (output >= def_.values_size() || output < -1 || (output >= 0 && !made_[output])) {
         return invalid(absl::StrCat("output value ", output, " is never made"));
       }
+      TRIREME_RETURN_IF_ERROR(check_visible(output));
       if (output >= 0) last_use_[output] = def_.nodes_size();
     }
+    for (int i = 0; i < def_.values_size(); ++i) plan_->storages.push_back(aliases_.find(i));
     mark_written();
     mark_copied_outputs();
     mark_variables();
@@ -354,6 +369,7 @@ class Compiler {
         return invalid(absl::StrCat("send ", i, " after node ", send.after(), " is of value ",
                                     send.value(), ", which is not there then"));
       }
+      TRIREME_RETURN_IF_ERROR(check_visible(send.value()));
       SendPlan planned;
       planned.index = static_cast<uint32_t>(i);
       planned.value = send.value();
@@ -376,11 +392,8 @@ class Compiler {
   }
 
   void mark_written() {
-    std::unordered_set<uint32_t> written_as_captured;
     const auto note = [&](int64_t value) {
-      if (value < 0) return;
-      written_.insert(aliases_.find(value));
-      written_as_captured.insert(def_.values(value).storage());
+      if (value >= 0) written_.insert(aliases_.find(value));
     };
     for (const NodePlan& node : plan_->nodes) {
       for (int i : writable_arguments(node.op)) {
@@ -394,8 +407,7 @@ class Compiler {
     }
     for (size_t i = 0; i < plan_->variable_values.size(); ++i) {
       const int64_t value = plan_->variable_values[i];
-      plan_->variable_written[i] =
-          value >= 0 && written_as_captured.contains(def_.values(value).storage());
+      plan_->variable_written[i] = value >= 0 && written_.contains(aliases_.find(value));
     }
   }
 
@@ -455,6 +467,7 @@ class Compiler {
   std::shared_ptr<Plan> plan_;
   AliasSets aliases_;
   std::vector<bool> made_;
+  std::unordered_set<int64_t> records_;              // values that hold memory's former contents
   std::unordered_set<uint32_t> written_;             // sets of values
   std::unordered_map<uint32_t, int64_t> variables_;  // set of values to variable
   std::vector<int> last_use_;  // the last node that uses the value; -1 for none

@@ -11,8 +11,8 @@
 
 #include "absl/status/statusor.h"
 #include "trireme/graph/argument.h"
+#include "trireme/graph/call_rules.h"
 #include "trireme/graph/graph.pb.h"
-#include "trireme/graph/guards.h"
 
 namespace trireme::internal {
 
@@ -39,8 +39,7 @@ struct NodePlan {
   bool has_generator = false;
   bool writes = false;               // to an argument
   bool makes_uninitialized = false;  // its results have no contents yet
-  bool resizes = false;              // its first argument may grow
-  Guard guard = nullptr;
+  CallRules rules;
   // Of a part of a graph: which receives it is the first to need.
   std::vector<uint32_t> receives;
   // Variables whose memory it touches, and whether it writes it.
@@ -73,7 +72,9 @@ struct Plan {
   std::vector<bool> output_copied;        // shares memory with a constant, a variable or an input
   std::vector<int64_t> output_variables;  // whose memory each output shares; -1 for none
   std::vector<int64_t> received_values;   // per receive, the value; -1 for the generator's state
-  std::vector<SendPlan> sends;            // by `after`
+  std::vector<uint32_t>
+      storages;                 // per value, a number that all values which may share memory have
+  std::vector<SendPlan> sends;  // by `after`
   std::shared_ptr<BranchTuner> branches;
 };
 

@@ -11,8 +11,10 @@
 #include "trireme/graph/function.h"
 #include "trireme/graph/graph.h"
 #include "trireme/graph/graph_file.h"
+#include "trireme/graph/operators.h"
 #include "trireme/graph/random.h"
 #include "trireme/graph/replay.h"
+#include "trireme/graph/variable.h"
 
 namespace trireme::internal {
 namespace {
@@ -31,7 +33,6 @@ GraphData small_graph() {
   const auto add_value = [&](proto::Value::Source source) {
     proto::Value* value = def.add_values();
     value->set_source(source);
-    value->set_storage(def.values_size() - 1);
     value->mutable_type()->set_dtype(static_cast<int>(at::kFloat));
     value->mutable_type()->add_sizes(2);
     value->mutable_type()->add_strides(1);
@@ -118,12 +119,81 @@ TEST(Plan, RefusesCyclesAndNumbersOutOfRange) {
   EXPECT_THAT(refusal([](auto& def) { def.set_outputs(0, 9); }), HasSubstr("output value 9"));
   EXPECT_THAT(refusal([](auto& def) { def.mutable_values(0)->set_index(5); }),
               HasSubstr("does not exist or is taken"));
-  EXPECT_THAT(refusal([](auto& def) { def.mutable_values(1)->set_storage(77); }),
-              HasSubstr("storage 77"));
   EXPECT_THAT(refusal([](auto& def) { def.mutable_values(1)->mutable_type()->set_dtype(500); }),
               HasSubstr("dtype 500"));
   EXPECT_THAT(refusal([](auto& def) { def.set_format(2); }), HasSubstr("format 2"));
   EXPECT_THAT(refusal([](auto& def) { def.set_inputs(4000000000u); }), HasSubstr("inputs"));
+}
+
+// The graph with a word for each value that once said whose memory it shares: its own.
+std::shared_ptr<const Plan> compile_with_claims(const GraphData& data) {
+  auto claimed = std::make_shared<GraphData>(data);
+  for (int i = 0; i < claimed->def.values_size(); ++i) {
+    proto::Value* value = claimed->def.mutable_values(i);
+    value->GetReflection()->MutableUnknownFields(value)->AddVarint(4, i);
+  }
+  std::string bytes = claimed->def.SerializeAsString();
+  EXPECT_TRUE(claimed->def.ParseFromString(bytes));
+  return value_or_throw(compile(claimed));
+}
+
+TEST(Plan, MemoryIsSharedAsOperatorsDoAndNotAsAGraphClaims) {
+  using Body = std::function<at::Tensor(const at::Tensor&)>;
+  for (const Body& view :
+       std::vector<Body>{[](const at::Tensor& t) {
+                           return at::_unsafe_view(t, {2, 2});
+                         },
+                         [](const at::Tensor& t) { return at::unsafe_split(t, 2)[0]; },
+                         [](const at::Tensor& t) {
+                           return at::unsafe_split_with_sizes(t, {3, 1})[1];
+                         }}) {
+    const Variable variable("shared", at::zeros({4}), {.trainable = false});
+    const auto captured = function("write", [&] {
+                            const at::NoGradGuard no_gradients;
+                            at::Tensor part = view(variable.read());
+                            return part.add_(1).sum();
+                          }).graph();
+    const auto plan = compile_with_claims(*captured.plan()->graph);
+    EXPECT_TRUE(plan->variable_written[0]);
+    for (const NodePlan& node : plan->nodes) {
+      if (node.op.operator_name().name != "aten::add_") continue;
+      EXPECT_THAT(node.variables, testing::ElementsAre(testing::Pair(0u, true)));
+    }
+    // What is sent is copied if something writes to its memory later.
+    auto data = GraphData(*function("send",
+                                    [&](const at::Tensor& x) {
+                                      const at::NoGradGuard no_gradients;
+                                      at::Tensor base = x * 2;
+                                      const at::Tensor part = view(base) * 1;
+                                      base.add_(1);
+                                      return part + base.sum();
+                                    })
+                               .graph(at::ones({4}))
+                               .plan()
+                               ->graph);
+    proto::Send* send = data.def.add_sends();
+    send->set_to("/job:worker/task:1");
+    send->set_value(data.def.nodes(1).results(0).has_values()
+                        ? data.def.nodes(1).results(0).values().ids(0)
+                        : data.def.nodes(1).results(0).value());
+    if (send->value() < 0) send->set_value(data.def.nodes(1).results(0).values().ids(1));
+    send->set_after(2);
+    EXPECT_TRUE(compile_with_claims(data)->sends[0].copied);
+  }
+}
+
+TEST(Plan, OverloadsAreOnTheListOneByOne) {
+  for (const char* name : {"aten::im2col", "aten::col2im", "aten::log_sigmoid_forward",
+                           "aten::rrelu_with_noise", "aten::add.Tensor"}) {
+    EXPECT_TRUE(find_allowed_operator(name).ok()) << name;
+  }
+  for (const char* name :
+       {"aten::im2col.out", "aten::col2im.out", "aten::log_sigmoid_forward.output",
+        "aten::rrelu_with_noise.out", "aten::sub.out", "aten::special_laguerre_polynomial_l",
+        "aten::special_zeta", "aten::polygamma", "aten::as_strided_", "aten::set_.source_Tensor"}) {
+    EXPECT_EQ(error_code(find_allowed_operator(name).status()), ErrorCode::kPermissionDenied)
+        << name;
+  }
 }
 
 TEST(Plan, RefusesVeryLongLists) {

@@ -19,6 +19,11 @@ namespace trireme::internal {
 // nothing else in LibTorch 2.13; its own C++ fake-tensor mode claims it for the future.
 constexpr c10::DispatchKey kCaptureKey = c10::DispatchKey::Fake;
 
+// Called with each operator that is recorded, after it ran, if set. Set before any capture, by the
+// harvest of calls for the operator fuzzer (tests/fuzz/operators).
+using CallObserver = void (*)(const c10::OperatorHandle&, c10::ArrayRef<c10::IValue>);
+extern CallObserver call_observer;
+
 // One capture under way. Sees each operator before its kernel, decides what its arguments are and
 // whether it may be recorded, runs the kernel, and names its results. Used by one thread.
 class Recorder {
@@ -64,6 +69,7 @@ class Recorder {
   void execute(Call& call, c10::DispatchKeySet keys);
   void check_writes(Call& call);
   void name_results(Call& call);
+  void check_alias(const Call& call, size_t result, const at::Tensor& tensor);
   bool name_result(const at::Tensor& tensor, const Call& call, int64_t* value);
   void annotate(Call& call);
   void request_device(proto::Node& node);

@@ -8,9 +8,11 @@
 #include <cstring>
 #include <functional>
 #include <optional>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "trireme/graph/call_rules.h"
 #include "trireme/graph/device_scope.h"
 #include "trireme/graph/fingerprint.h"
 #include "trireme/graph/operators.h"
@@ -48,6 +50,8 @@ void fill_with_pattern(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+CallObserver call_observer = nullptr;
 
 // One operator's way through the recorder.
 struct Recorder::Call {
@@ -109,6 +113,7 @@ void Recorder::run(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
   note_memories(call);
   encode(call);
   execute(call, below);
+  if (call_observer != nullptr) call_observer(op, call.arguments());
   check_writes(call);
   name_results(call);
 }
@@ -227,6 +232,11 @@ void Recorder::execute(Call& call, c10::DispatchKeySet keys) {
     const auto storage = memory->storage->lock();
     call.read_fingerprints.push_back(storage ? fingerprint(*storage) : 0);
   }
+  try {
+    enforce(call_rules(call.op), std::span(stack).subspan(first));
+  } catch (const Error& error) {
+    refuse(error.message());
+  }
   // Held past the call: a kernel that drops its last argument must not free what is looked at.
   const std::vector<c10::IValue> held(stack.begin() + first, stack.end());
   std::optional<BorrowDefaultGenerator> borrow;
@@ -278,6 +288,7 @@ void Recorder::name_results(Call& call) {
     c10::IValue& result = stack[first + i];
     proto::Argument* named = call.node.add_results();
     named->set_none(true);
+    for_each_tensor(result, [&](const at::Tensor& tensor) { check_alias(call, i, tensor); });
     if (result.isTensor()) {
       int64_t value = -1;
       if (name_result(result.toTensor(), call, &value)) {
@@ -311,6 +322,21 @@ void Recorder::name_results(Call& call) {
   }
 }
 
+// Does the result share memory with arguments as the plan will assume, and with no others?
+void Recorder::check_alias(const Call& call, size_t result, const at::Tensor& tensor) {
+  const Memory* memory = tensor.has_storage() ? table_.find(tensor) : nullptr;
+  if (memory == nullptr) return;
+  for (size_t i = 0; i < call.originals.size(); ++i) {
+    bool same = false;
+    for_each_tensor(call.originals[i], [&](const at::Tensor& argument) {
+      // A sparse tensor may share any of its pieces.
+      same |= !argument.has_storage() || table_.find(argument) == memory;
+    });
+    if (same && may_share_memory(call.op, i, result)) return;
+  }
+  refuse("its result shares memory with an argument, which its schema does not declare");
+}
+
 // True when the tensor is a new value.
 bool Recorder::name_result(const at::Tensor& tensor, const Call& call, int64_t* value) {
   if (!tensor.defined()) return false;
@@ -340,7 +366,6 @@ bool Recorder::name_result(const at::Tensor& tensor, const Call& call, int64_t* 
   const Geometry geometry = table_.geometry_of(tensor);
   if (ValueTable::lookup(*memory, geometry)) return false;
   *value = builder_.add_value(proto::Value::RESULT, 0, tensor);
-  if (!memory->values.empty()) builder_.set_storage(*value, memory->values.front().second);
   memory->values.emplace_back(geometry, *value);
   return true;
 }

@@ -47,7 +47,6 @@ uint32_t Recorder::value_in(Memory& memory, const at::Tensor& tensor) {
     node->add_arguments()->set_integer((geometry.offset - known.offset) /
                                        static_cast<int64_t>(tensor.dtype().itemsize()));
     const uint32_t value = builder_.add_value(proto::Value::RESULT, 0, tensor);
-    builder_.set_storage(value, memory.values.front().second);
     node->add_results()->set_value(value);
     memory.values.emplace_back(geometry, value);
     return value;

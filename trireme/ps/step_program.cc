@@ -85,7 +85,7 @@ class Lowering {
       const NodePlan& planned = plan_.nodes[i];
       for (int position : planned.writes ? writable_arguments(planned.op) : std::vector<int>()) {
         for_each_value(node(i).arguments(position),
-                       [&](int64_t id) { writers_[value(id).storage()].push_back(i); });
+                       [&](int64_t id) { writers_[plan_.storages[id]].push_back(i); });
       }
       for (const auto& [variable, writes] : planned.variables) {
         if (on_servers_[variable]) touches_[variable].push_back({i, use(i, variable, writes)});
@@ -104,7 +104,7 @@ class Lowering {
     if (!first) return Use::kWrite;
     if (is_op(index, "trireme::push_gradient")) return Use::kGradient;
     const int64_t other = node(index).arguments_size() > 1 ? argument(index, 1) : -1;
-    if (other < 0 || value(other).storage() == value(argument(index, 0)).storage()) {
+    if (other < 0 || plan_.storages[other] == plan_.storages[argument(index, 0)]) {
       return Use::kWrite;
     }
     if (!same_type(value(other).type(), def_.variables(static_cast<int>(variable)).type()) ||
@@ -132,7 +132,7 @@ class Lowering {
   // Collects the nodes that make a value, if they can as well run before the pull: they depend on
   // no variable of the servers, write nothing and draw no random number.
   bool runs_before_pull(int64_t id, std::set<int>& nodes) const {
-    if (writers_.contains(value(id).storage())) return false;
+    if (writers_.contains(plan_.storages[id])) return false;
     switch (value(id).source()) {
       case Value::INPUT:
       case Value::CONSTANT:
@@ -262,7 +262,7 @@ class Lowering {
       const int64_t term = terms.back();
       terms.pop_back();
       const int maker = term < 0 ? -1 : makers_[term];
-      if (maker < 0 || users_[term].size() != 1 || writers_.contains(value(term).storage()) ||
+      if (maker < 0 || users_[term].size() != 1 || writers_.contains(plan_.storages[term]) ||
           std::ranges::count(def_.outputs(), term) != 0 ||
           !same_type(value(term).type(), def_.variables(static_cast<int>(v)).type())) {
         return false;
@@ -281,7 +281,7 @@ class Lowering {
 
   // Makes a value, as it is before a node, an output; its number.
   int output(int64_t id, int before) {
-    const auto writers = writers_.find(value(id).storage());
+    const auto writers = writers_.find(plan_.storages[id]);
     const bool changes = writers != writers_.end() && writers->second.back() >= before;
     const auto [found, added] = outputs_.try_emplace(
         {id, changes ? before : -1}, static_cast<int>(def_.outputs_size() + outputs_.size()));
@@ -309,9 +309,6 @@ class Lowering {
     auto graph = std::make_shared<GraphData>(*plan_.graph);
     proto::GraphDef& def = graph->def;
     def.clear_nodes();
-    for (const Value& value : def.values()) {
-      next_storage_ = std::max(next_storage_, value.storage() + 1);
-    }
     std::map<int, std::vector<int64_t>> copied;  // before each node
     for (const auto& [id, before] : output_order_) {
       if (before >= 0) copied[before].push_back(id);
@@ -343,7 +340,6 @@ class Lowering {
     const int64_t copy = def.values_size();
     Value& value = *def.add_values();
     *value.mutable_type() = def.values(static_cast<int>(id)).type();
-    value.set_storage(next_storage_++);
     Node& clone = *def.add_nodes();
     clone.set_op("aten::clone");
     clone.add_arguments()->set_value(static_cast<uint32_t>(id));
@@ -366,7 +362,6 @@ class Lowering {
       value.set_source(Value::INPUT);
       value.set_index(def.inputs());
       *value.mutable_type() = type;
-      value.set_storage(next_storage_++);
       def.set_inputs(def.inputs() + 1);
       return id;
     };
@@ -436,7 +431,6 @@ class Lowering {
   // number.
   std::map<std::pair<int64_t, int>, int> outputs_;
   std::vector<std::pair<int64_t, int>> output_order_;
-  uint32_t next_storage_ = 1;  // that no value has
   StepProgram program_;
 };
 

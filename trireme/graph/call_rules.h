@@ -1,0 +1,34 @@
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <span>
+#include <vector>
+
+#include "trireme/graph/guards.h"
+
+// What is done to the arguments of an operator before its kernel sees them, so that none of them
+// leads the kernel out of its memory.
+//
+// A kernel that ignores strides walks over as many contiguous elements as its argument shows. That
+// stays inside of the argument's memory unless elements overlap, as those of an expanded tensor do:
+// n elements may then lie on one. So a write to memory that overlaps itself is refused, and an
+// overlapping argument that such a kernel reads is made contiguous first, as is a row with gaps:
+// the kernel stays in its memory, but reads other numbers than the guard has seen. Everything else
+// reaches its kernel as it is.
+namespace trireme::internal {
+
+struct CallRules {
+  Guard guard = nullptr;        // null if the operator needs none
+  std::vector<int> written;     // the arguments that some call writes to
+  std::vector<int> contiguous;  // the arguments whose strides the kernel ignores
+};
+
+CallRules call_rules(const c10::OperatorHandle& op);
+
+// To be called by whoever runs an operator, when capturing and when replaying alike: the layout of
+// a result follows from its arguments. Throws Error with the argument at fault.
+void enforce(const CallRules& rules, std::span<c10::IValue> arguments);
+
+}  // namespace trireme::internal

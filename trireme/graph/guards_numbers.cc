@@ -1,0 +1,130 @@
+// Guards of kernels that follow the numbers in their arguments: into a division that the processor
+// cannot do, into a loop that does not end, or out of their memory.
+#include <ATen/ops/any.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/logical_and.h>
+#include <ATen/ops/result_type.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <unordered_map>
+
+#include "trireme/graph/guard_checks.h"
+
+namespace trireme::internal {
+namespace {
+
+// Pivots of an LU factorisation: LAPACK follows them as they are.
+void guard_pivots(const at::Tensor& factors, const at::Tensor& pivots) {
+  require(factors.dim() >= 2, "'LU' must be matrices");
+  Sizes sizes = factors.sizes().slice(0, factors.dim() - 2).vec();
+  sizes.push_back(std::min(factors.size(-1), factors.size(-2)));
+  require_sizes(pivots, sizes, "pivots");
+  require_range(pivots, 1, factors.size(-2) + 1, "pivots");
+}
+
+// (LU, pivots, ...)
+void lu(Arguments arguments) {
+  guard_pivots(dense(arguments[0], "LU"), dense(arguments[1], "pivots"));
+}
+
+// The dtype in which an operator computes with two operands, if the processor divides its numbers.
+std::optional<c10::ScalarType> divided_dtype(const c10::IValue& a, const c10::IValue& b) {
+  const c10::ScalarType dtype = a.isTensor() && b.isTensor()
+                                    ? at::result_type(a.toTensor(), b.toTensor())
+                                : a.isTensor() ? at::result_type(a.toTensor(), b.toScalar())
+                                               : at::result_type(a.toScalar(), b.toTensor());
+  return dtype == at::kLong || dtype == at::kInt ? std::optional(dtype) : std::nullopt;
+}
+
+int64_t least(c10::ScalarType dtype) {
+  return dtype == at::kLong ? std::numeric_limits<int64_t>::min()
+                            : std::numeric_limits<int32_t>::min();
+}
+
+// Compares after the conversion that the operator makes too: a wide -1 - 2^32 becomes -1.
+at::Tensor equals(const c10::IValue& operand, int64_t number, c10::ScalarType dtype) {
+  if (operand.isTensor()) return operand.toTensor().to(dtype).eq(number);
+  return at::scalar_tensor(operand.toScalar(), dtype).eq(number);
+}
+
+// The least whole number divided by -1 is one more than the greatest: the processor gives up, and
+// with it the process.
+void division(Arguments arguments) {
+  const auto dtype = divided_dtype(arguments[0], arguments[1]);
+  if (!dtype) return;
+  const at::Tensor lowest = equals(arguments[0], least(*dtype), *dtype);
+  if (!lowest.any().item<bool>()) return;
+  require(!lowest.logical_and(equals(arguments[1], -1, *dtype)).any().item<bool>(),
+          "it divides the least number of its dtype by -1, and the result has no place in it");
+}
+
+// (self, other, rounding_mode)
+void rounded_division(Arguments arguments) {
+  if (arguments.size() == 3 && !arguments[2].isNone()) division(arguments);
+}
+
+// (self, other): divides by their greatest common divisor, which comes out as -1 for some.
+void least_common_multiple(Arguments arguments) {
+  const auto dtype = divided_dtype(arguments[0], arguments[1]);
+  if (!dtype) return;
+  for (const c10::IValue& operand : arguments.slice(0, 2)) {
+    require(!equals(operand, least(*dtype), *dtype).any().item<bool>(),
+            "it takes the least number of its dtype, whose absolute value has no place in it");
+  }
+}
+
+// The numbers of a sequence and the step between them, whose count LibTorch computes without a look
+// at what overflows.
+void sequence(Arguments arguments) {
+  constexpr double kMost = int64_t{1} << 53;
+  for (const c10::IValue& argument : arguments.slice(0, std::min<size_t>(3, arguments.size()))) {
+    if (!argument.isScalar() || argument.isBool() || argument.isComplexDouble()) continue;
+    require(std::abs(argument.toScalar().toDouble()) <= kMost, "a number is out of range");
+  }
+}
+
+// (self, from, to, generator): with no end and for floating-point numbers LibTorch looks for the
+// next number after `from`, and there is none after the last.
+void random_from(Arguments arguments) {
+  if (arguments.size() != 4 || !arguments[2].isNone()) return;
+  require(arguments[1].toInt() < std::numeric_limits<int64_t>::max(), "'from' is out of range");
+}
+
+// (self, ...): LAPACK does not come back, or leaves its memory, when it meets an infinity.
+void finite(Arguments arguments) {
+  const at::Tensor& self = dense(arguments[0], "self");
+  require(self.isfinite().all().item<bool>(), "'self' must hold finite numbers");
+}
+
+}  // namespace
+
+const std::unordered_map<std::string, Guard>& number_guards() {
+  static const auto* all = new std::unordered_map<std::string, Guard>{
+      {"aten::lu_unpack", lu},
+      {"aten::linalg_lu_solve", lu},
+      {"aten::div", rounded_division},
+      {"aten::div_", rounded_division},
+      {"aten::floor_divide", division},
+      {"aten::floor_divide_", division},
+      {"aten::remainder", division},
+      {"aten::remainder_", division},
+      {"aten::fmod", division},
+      {"aten::fmod_", division},
+      {"aten::lcm", least_common_multiple},
+      {"aten::lcm_", least_common_multiple},
+      {"aten::arange", sequence},
+      {"aten::range", sequence},
+      {"aten::random", random_from},
+      {"aten::random_", random_from},
+      {"aten::_linalg_eigvals", finite},
+      {"aten::linalg_eig", finite},
+  };
+  return *all;
+}
+
+}  // namespace trireme::internal
