@@ -1,10 +1,12 @@
-// `trireme graph show`: what a captured function does, from its file.
+// `trireme graph show`: what a captured function does, from its file. `trireme graph operators`:
+// what it may consist of.
 #include "trireme/graph/graph.h"
 
 #include <cstdio>
 #include <memory>
 
 #include "cli/command.h"
+#include "trireme/graph/operators.h"
 #include "trireme/optim/row_updates.h"
 
 namespace trireme {
@@ -33,6 +35,15 @@ void add_graph_command(CLI::App& app, Invocation& invocation) {
         say(text_of(error));
         return exit_code_of(error);
       }
+    };
+  });
+  CLI::App* operators = graph->add_subcommand(
+      "operators", "The full names of all operators that a captured function may consist of");
+  operators->callback([&invocation] {
+    invocation.run = [] {
+      internal::register_row_updates();
+      for (const std::string& name : internal::allowed_operators()) std::puts(name.c_str());
+      return 0;
     };
   });
 }

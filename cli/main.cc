@@ -20,6 +20,7 @@ Examples:
   trireme server --job ps --task 0 --cluster c.json  one task, on the machine where it should run
   trireme status --cluster c.json                    who is up, since when, with which devices
   trireme graph show step.graph                      the operators of a captured function
+  trireme graph operators                            the operators that it may consist of
   trireme certs init certs --cluster c.json          certificates, so that only these tasks get in
 
 A cluster file names every task of every role once, and all processes share it:

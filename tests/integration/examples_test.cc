@@ -57,6 +57,14 @@ INSTANTIATE_TEST_SUITE_P(All, Examples,
                          testing::Values("pin_across_tasks", "device_setter", "variable_placement"),
                          [](const auto& info) { return info.param; });
 
+TEST(Operators, AreThoseOfTheirPage) {
+  const CompletedProcess done = value_or_throw(run_process(
+      {.argv = {trireme_binary(), "graph", "operators"}, .null_stdin = true}, after(kLimit)));
+  ASSERT_NE(shown("trireme graph operators", OPERATORS_PAGE), "");
+  EXPECT_EQ(done.stdout_text, shown("trireme graph operators", OPERATORS_PAGE))
+      << "renew docs/operators.md";
+}
+
 TEST(CapturedStep, PrintsWhatItsPageShows) {
   ASSERT_NE(shown("captured_step", FUNCTIONS_PAGE), "");
   EXPECT_EQ(printed("captured_step", {}), shown("captured_step", FUNCTIONS_PAGE));
