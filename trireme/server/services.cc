@@ -1,6 +1,7 @@
 #include "trireme/server/services.h"
 
 #include "trireme/coordinator/closure_service.h"
+#include "trireme/optim/row_updates.h"
 #include "trireme/ps/variable_service.h"
 #include "trireme/runtime/graph_service.h"
 #include "trireme/runtime/server_service.h"
@@ -8,6 +9,7 @@
 namespace trireme {
 
 std::vector<ServiceFactory> all_services(uint64_t memory_limit) {
+  internal::register_row_updates();  // graphs of other programs name them
   return {
       make_server_service,
       make_graph_service,
