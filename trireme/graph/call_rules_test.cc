@@ -102,13 +102,19 @@ std::vector<Reading> readings() {
        },
        {f({5, 4}), f({5, 4}), f({5, 1}), f({5, 1}), f({4}), f({4})},
        {0, 1, 2, 3, 4, 5}});
-  all.push_back({"batch_norm_backward",
-                 [kAll](const Tensors& t) {
-                   return from(at::native_batch_norm_backward(t[0], t[1], t[2], {}, {}, t[3], t[4],
-                                                              true, 1e-5, kAll));
-                 },
-                 {f({4, 3, 5, 5}), f({4, 3, 5, 5}), f({3}), f({3}), f({3})},
-                 {2, 3, 4}});
+  const auto channels_last = [&f](at::IntArrayRef sizes) {
+    return f(sizes).contiguous(at::MemoryFormat::ChannelsLast);
+  };
+  for (bool train : {true, false}) {
+    all.push_back(
+        {train ? "batch_norm_backward" : "batch_norm_backward_in_evaluation",
+         [kAll, train](const Tensors& t) {
+           return from(at::native_batch_norm_backward(t[0], t[1], t[2], t[3], t[4], t[3], t[4],
+                                                      train, 1e-5, kAll));
+         },
+         {channels_last({4, 3, 5, 5}), channels_last({4, 3, 5, 5}), f({3}), f({3}), f({3})},
+         {2, 3, 4}});
+  }
   all.push_back({"embedding_bag",
                  [](const Tensors& t) {
                    return Tensors{
