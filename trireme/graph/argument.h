@@ -21,6 +21,7 @@ struct ArgumentPlan {
   enum class Kind { kConstant, kValue, kValues, kOptionalValues, kGenerator };
   Kind kind = Kind::kConstant;
   bool last_use = false;  // of a kValue: the stack takes the table's reference
+  bool required = false;  // of a kValue: an undefined tensor is an error
   uint32_t value = 0;
   c10::IValue constant;
   std::vector<int64_t> values;  // -1 for none

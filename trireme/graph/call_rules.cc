@@ -1,5 +1,8 @@
 #include "trireme/graph/call_rules.h"
 
+#include <ATen/core/List.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+
 #include <algorithm>
 #include <string>
 #include <unordered_map>
@@ -67,6 +70,36 @@ void check_write(const at::Tensor& tensor) {
   }
 }
 
+bool has_more_memory(const at::Tensor& tensor) {
+  return tensor.has_storage() &&
+         tensor.storage().nbytes() > static_cast<size_t>(tensor.numel()) * tensor.itemsize();
+}
+
+at::Tensor trimmed(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  if (tensor.layout() == at::kStrided) return has_more_memory(tensor) ? tensor.clone() : tensor;
+  if (tensor.layout() != at::kSparse) return tensor;
+  // Some kernels keep the indices of their argument, too.
+  return at::_sparse_coo_tensor_unsafe(tensor._indices().clone(), tensor._values().clone(),
+                                       tensor.sizes())
+      ._coalesced_(tensor.is_coalesced());
+}
+
+bool has_sparse(std::span<c10::IValue> arguments) {
+  return std::ranges::any_of(arguments, [](const c10::IValue& argument) {
+    return is_given(argument) && argument.toTensor().layout() != at::kStrided;
+  });
+}
+
+// LibTorch adds a sparse tensor to a dense one counting the dense one's offset twice.
+void check_sparse_write(const CallRules& rules, std::span<c10::IValue> arguments) {
+  for (int i : rules.written) {
+    if (!is_given(arguments[i]) || arguments[i].toTensor().layout() != at::kStrided) continue;
+    require(arguments[i].toTensor().storage_offset() == 0,
+            "it writes with a sparse tensor to a part of another; clone() the part first");
+  }
+}
+
 }  // namespace
 
 CallRules call_rules(const c10::OperatorHandle& op) {
@@ -74,10 +107,15 @@ CallRules call_rules(const c10::OperatorHandle& op) {
   CallRules rules{find_guard(base), writable_arguments(op), {}};
   if (const auto found = stride_blind().find(base); found != stride_blind().end()) {
     for (const std::string& name : found->second) {
-      if (const auto index = op.schema().argumentIndexWithName(name)) {
-        rules.contiguous.push_back(*index);
-      }
+      rules.contiguous.push_back(op.schema().argumentIndexWithName(name).value());
     }
+  }
+  for (size_t result = 0; result < op.schema().returns().size(); ++result) {
+    bool shares = makes_uninitialized(op);  // cleared as a whole
+    for (size_t i = 0; i < op.schema().arguments().size(); ++i) {
+      shares |= may_share_memory(op, i, result);
+    }
+    if (!shares) rules.fresh.push_back(static_cast<int>(result));
   }
   return rules;
 }
@@ -86,19 +124,35 @@ void enforce(const CallRules& rules, std::span<c10::IValue> arguments) {
   for (int i : rules.contiguous) {
     if (!is_given(arguments[i])) continue;
     const at::Tensor& tensor = arguments[i].toTensor();
-    const bool is_row = tensor.dim() == 1 && tensor.layout() == at::kStrided;
-    if (overlaps_itself(tensor) || (is_row && !tensor.is_contiguous())) {
-      arguments[i] = tensor.contiguous();
-    }
+    if (tensor.layout() != at::kStrided) continue;
+    // Gaps may hold numbers that the guard has not seen, which matters where they are followed.
+    const bool has_gaps = (tensor.dim() == 1 || at::isIntegralType(tensor.scalar_type(), false)) &&
+                          !tensor.is_non_overlapping_and_dense();
+    if (has_gaps || overlaps_itself(tensor)) arguments[i] = tensor.contiguous();
   }
   if (rules.guard != nullptr) {
     rules.guard(c10::ArrayRef<c10::IValue>(arguments.data(), arguments.size()));
   }
+  if (!rules.written.empty() && has_sparse(arguments)) check_sparse_write(rules, arguments);
   for (int i : rules.written) {
     if (arguments[i].isTensor()) {
       check_write(arguments[i].toTensor());
     } else if (arguments[i].isTensorList()) {
       for (const c10::IValue& item : arguments[i].toListRef()) check_write(item.toTensor());
+    }
+  }
+}
+
+void trim_results(const CallRules& rules, std::span<c10::IValue> results) {
+  for (int i : rules.fresh) {
+    if (results[i].isTensor()) {
+      const at::Tensor& tensor = results[i].toTensor();
+      if (tensor.defined() && (tensor.layout() != at::kStrided || has_more_memory(tensor))) {
+        results[i] = trimmed(tensor);
+      }
+    } else if (results[i].isTensorList()) {
+      c10::List<at::Tensor> list = results[i].toTensorList();
+      for (size_t k = 0; k < list.size(); ++k) list.set(k, trimmed(list.get(k)));
     }
   }
 }

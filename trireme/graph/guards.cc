@@ -102,12 +102,12 @@ void reshape_alias(Arguments arguments) {
   require(sizes.size() == strides.size(), "'size' and 'stride' must have one length");
   int64_t room = static_cast<int64_t>(self.storage().nbytes() / self.dtype().itemsize()) -
                  self.storage_offset() - 1;
-  int64_t numel = 1;
+  int64_t numel = std::ranges::count(sizes, 0) > 0 ? 0 : 1;
   for (int64_t size : sizes) {
-    require(size >= 0 && (size == 0 || numel <= self.numel() / size),
-            "'size' must have as many elements as 'self'");
-    numel *= size;
+    require(size >= 0, "'size' must not be negative");
+    numel = product(numel, size);
   }
+  for (int64_t stride : strides) require(stride >= 0, "'stride' must not be negative");
   require(numel == self.numel(), "'size' must have as many elements as 'self'");
   for (size_t i = 0; i < sizes.size() && numel > 0; ++i) {
     if (sizes[i] <= 1) continue;
@@ -184,9 +184,9 @@ void resize(Arguments arguments) {
   }
   int64_t room = static_cast<int64_t>(self.storage().nbytes() / self.dtype().itemsize()) -
                  self.storage_offset();
+  for (int64_t size : sizes) require(size >= 0, "'size' must not be negative");
   for (int64_t size : sizes) {
     if (size == 0) return;
-    require(size > 0, "'size' must not be negative");
     room /= size;
   }
   require(room > 0, "a tensor in a graph cannot grow; make a larger one and copy");
@@ -353,7 +353,6 @@ const std::unordered_map<std::string, Guard>& element_guards() {
       {"aten::avg_pool3d_backward", average_pooling<3>},
       {"aten::_adaptive_avg_pool2d_backward", average_pooling<2>},
       {"aten::_adaptive_avg_pool3d_backward", average_pooling<3>},
-      {"aten::adaptive_avg_pool3d_backward", average_pooling<3>},
       {"aten::max_pool2d_with_indices_backward", max_pooling<2, 7>},
       {"aten::max_pool3d_with_indices_backward", max_pooling<3, 7>},
       {"aten::adaptive_max_pool2d_backward", max_pooling<2, 2>},
@@ -434,6 +433,14 @@ void guard_sparse(const at::Tensor& tensor) {
   require(indices.dim() == 2 && indices.size(0) == tensor.sparse_dim() && values.dim() >= 1 &&
               values.size(0) == indices.size(1) && indices.scalar_type() == at::kLong,
           "a sparse argument must have an index for each value");
+  // The pieces can be resized and restrided after the tensor was made, and kernels take the stride
+  // of a value for its length.
+  int64_t length = 1;
+  for (int64_t size : values.sizes().slice(1)) length = product(length, size);
+  require(values.sizes().slice(1) == tensor.sizes().slice(tensor.sparse_dim()) &&
+              values.is_contiguous() && (values.stride(0) == length || values.numel() == 0) &&
+              indices.is_non_overlapping_and_dense(),
+          "the values of a sparse argument must be dense and have its shape");
   for (int64_t i = 0; i < indices.size(0); ++i) {
     require_range(indices[i], 0, tensor.size(i), "indices of a sparse argument");
   }

@@ -1,5 +1,6 @@
 // Guards of kernels that follow the numbers in their arguments: into a division that the processor
 // cannot do, into a loop that does not end, or out of their memory.
+#include <ATen/ExpandUtils.h>
 #include <ATen/ops/any.h>
 #include <ATen/ops/eq.h>
 #include <ATen/ops/isfinite.h>
@@ -101,6 +102,16 @@ void finite(Arguments arguments) {
   require(self.isfinite().all().item<bool>(), "'self' must hold finite numbers");
 }
 
+// (self, other, out) and (self, other, alpha, out): an output that has memory already keeps it.
+void into_output(Arguments arguments) {
+  if (arguments.size() < 3 || !is_given(arguments.back())) return;
+  const at::Tensor& out = dense(arguments.back(), "out");
+  if (out.storage().nbytes() == 0) return;
+  const Sizes sizes =
+      at::infer_size(dense(arguments[0], "self").sizes(), dense(arguments[1], "other").sizes());
+  require_sizes(out, sizes, "out");
+}
+
 }  // namespace
 
 const std::unordered_map<std::string, Guard>& number_guards() {
@@ -117,6 +128,8 @@ const std::unordered_map<std::string, Guard>& number_guards() {
       {"aten::fmod_", division},
       {"aten::lcm", least_common_multiple},
       {"aten::lcm_", least_common_multiple},
+      {"aten::add", into_output},
+      {"aten::mul", into_output},
       {"aten::arange", sequence},
       {"aten::range", sequence},
       {"aten::random", random_from},

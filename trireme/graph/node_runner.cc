@@ -68,6 +68,7 @@ void NodeRunner::execute(const NodePlan& node, torch::jit::Stack& stack, bool in
   for (int i : node.aliased) stack[i] = at::alias(stack[i].toTensor());
   enforce(node.rules, stack);
   call(node, stack);
+  trim_results(node.rules, stack);
   if (node.makes_uninitialized) clear(stack);
   take_results(node, stack);
   stack.clear();
@@ -86,7 +87,11 @@ void NodeRunner::push(const ArgumentPlan& argument, torch::jit::Stack& stack, bo
       } else {
         stack.push_back(values_[argument.value]);
       }
-      if (stack.back().isTensor()) guard_layout(stack.back().toTensor());
+      if (!stack.back().isTensor()) return;
+      if (argument.required && !stack.back().toTensor().defined()) {
+        throw Error(ErrorCode::kInvalidArgument, "one of its arguments is an undefined tensor");
+      }
+      guard_layout(stack.back().toTensor());
       return;
     case Kind::kValues: {
       c10::List<at::Tensor> list;

@@ -60,12 +60,6 @@ struct UndeclaredWrite {
 const UndeclaredWrite* undeclared_write(const std::string& base) {
   static const auto* writes = new std::unordered_map<std::string, UndeclaredWrite>{
       {"aten::native_batch_norm", {{3, 4}, 5}},
-      {"aten::batch_norm", {{3, 4}, 5}},
-      {"aten::_batch_norm_impl_index", {{3, 4}, 5}},
-      {"aten::instance_norm", {{3, 4}, 5}},
-      {"aten::batch_norm_update_stats", {{1, 2}, -1}},
-      {"aten::batch_norm_gather_stats", {{3, 4}, -1}},
-      {"aten::batch_norm_gather_stats_with_counts", {{3, 4}, -1}},
       {"aten::mkldnn_rnn_layer_backward", {{22}, -1}},  // uses its workspace up
   };
   const auto found = writes->find(base);
@@ -80,6 +74,7 @@ const std::vector<int>* undeclared_alias(const std::string& base) {
       {"aten::unsafe_split", {0}},
       {"aten::unsafe_split_with_sizes", {0}},
       {"aten::lift", {0}},
+      {"aten::native_dropout", {0}},  // of an empty tensor
       {"aten::channel_shuffle", {0}},
       {"aten::_sparse_coo_tensor_with_dims_and_tensors", {3, 4}},
       {"aten::_embedding_bag_backward", {1}},  // the indices of a sparse gradient
@@ -126,6 +121,12 @@ std::string operator_name(const c10::OperatorHandle& op) {
   return name.overload_name.empty() ? name.name : absl::StrCat(name.name, ".", name.overload_name);
 }
 
+bool is_composite(const c10::OperatorHandle& op) {
+  // Some have a kernel of their own as well (silu_backward), and that one runs.
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+         !op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+}
+
 bool is_allowed_operator(const std::string& name) {
   return is_own_operator(name) ||
          (name.starts_with("aten::") && allowed_names().contains(name.substr(6)));
@@ -152,8 +153,7 @@ absl::StatusOr<c10::OperatorHandle> find_allowed_operator(const std::string& nam
                        absl::StrCat("operator '", name, "' is not known to this LibTorch"));
   }
   // None of them is on the list, and a captured graph has none.
-  if (!is_own_operator(name) &&
-      op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+  if (!is_own_operator(name) && is_composite(*op)) {
     return make_status(
         ErrorCode::kPermissionDenied,
         absl::StrCat("operator '", name,
@@ -241,6 +241,17 @@ bool may_share_memory(const c10::OperatorHandle& op, size_t argument, size_t res
   const std::vector<int>* undeclared = undeclared_alias(op.operator_name().name);
   return undeclared != nullptr &&
          std::ranges::find(*undeclared, static_cast<int>(argument)) != undeclared->end();
+}
+
+bool changes_shape(const c10::OperatorHandle& op) {
+  static const auto* names = new std::unordered_set<std::string>{
+      "aten::resize_",  "aten::resize_as_", "aten::t_",     "aten::transpose_",
+      "aten::squeeze_", "aten::unsqueeze_", "aten::detach_"};
+  return names->contains(op.operator_name().name);
+}
+
+bool takes_undefined(const c10::OperatorHandle& op) {
+  return op.operator_name().name.starts_with("aten::mkldnn_rnn_layer");
 }
 
 bool is_record(const c10::OperatorHandle& op, size_t result) {

@@ -15,6 +15,9 @@ namespace trireme::internal {
 // "aten::add.Tensor"; the form in which graphs name operators and errors show them.
 std::string operator_name(const c10::OperatorHandle& op);
 
+// Returns true for an operator that is made of others, which a capture records instead.
+bool is_composite(const c10::OperatorHandle& op);
+
 // Finds an operator that a graph may name. The error tells an operator that does not exist from
 // one that exists and is not on the list: those that touch files, processes or the network, that
 // take raw storages or streams, or that nobody has looked at yet.
@@ -43,6 +46,13 @@ std::vector<int> writable_arguments(const c10::OperatorHandle& op);
 // Returns true if a result may share memory with an argument: the schema gives both an alias, or
 // the operator is on a kept list of those that return an argument's memory without declaring it.
 bool may_share_memory(const c10::OperatorHandle& op, size_t argument, size_t result);
+
+// Returns true for an operator that gives its first argument another shape. It must run on an
+// alias.
+bool changes_shape(const c10::OperatorHandle& op);
+
+// Returns true for an operator that may get an undefined tensor where its schema asks for a tensor.
+bool takes_undefined(const c10::OperatorHandle& op);
 
 // Returns true for a result that holds, in places that its kernel alone knows, what memory held
 // before: oneDNN's record of an LSTM's forward pass. Nothing but an argument that takes_record()

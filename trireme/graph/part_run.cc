@@ -8,6 +8,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -66,8 +67,10 @@ bool has_type(const at::Tensor& tensor, const proto::TensorType& type) {
 
 Pieces pack(const at::Tensor& value, const proto::TensorType& type, bool copy) {
   if (value.is_sparse()) {
-    // A sparse tensor's pieces are replaced as a whole, never written.
-    return {value._indices().contiguous(), value._values().contiguous(),
+    const auto piece = [copy](const at::Tensor& tensor) {
+      return copy ? tensor.clone(at::MemoryFormat::Contiguous) : tensor.contiguous();
+    };
+    return {piece(value._indices()), piece(value._values()),
             at::full({}, value.is_coalesced(), at::kBool)};
   }
   at::Tensor flat = value;
@@ -76,6 +79,24 @@ Pieces pack(const at::Tensor& value, const proto::TensorType& type, bool copy) {
     flat = at::as_strided(value, {value.numel()}, {1});
   }
   return {copy ? flat.clone(at::MemoryFormat::Contiguous) : flat.contiguous()};
+}
+
+// LibTorch checks the position in the generator's state and the numbers that are left, but not that
+// they fit each other. Behind the seed of 8 bytes, its state has them as 4 and, after 4 more, 8
+// bytes.
+absl::Status check_generator_state(const at::Tensor& state) {
+  constexpr int64_t kNumbers = 624;
+  int32_t left = 0;
+  int64_t next = 0;
+  if (state.scalar_type() == at::kByte && state.is_contiguous() && state.numel() >= 24) {
+    const auto* bytes = static_cast<const char*>(state.const_data_ptr());
+    std::memcpy(&left, bytes + 8, sizeof left);
+    std::memcpy(&next, bytes + 16, sizeof next);
+    if (left >= 0 && next >= 0 && next <= kNumbers && left + next <= kNumbers + 1) {
+      return absl::OkStatus();
+    }
+  }
+  return make_status(ErrorCode::kInvalidArgument, "that is no state of a generator");
 }
 
 absl::StatusOr<at::Tensor> unpack(Pieces pieces, const proto::TensorType& type) {
@@ -162,6 +183,7 @@ absl::StatusOr<bool> PartRun::receive(const NodePlan& node) {
       if (pieces->size() != 1) {
         return make_status(ErrorCode::kInvalidArgument, "that is no state of a generator");
       }
+      TRIREME_RETURN_IF_ERROR(check_generator_state(pieces->front()));
       runner_.generator().set_state(pieces->front());
       continue;
     }

@@ -198,9 +198,9 @@ class Compiler {
         TRIREME_RETURN_IF_ERROR(use(value, index, declared.name()));
         TRIREME_RETURN_IF_ERROR(check_visible(value));
       }
-      // Only kernels that have a guard are prepared for a tensor that is missing.
-      if (plan.rules.guard == nullptr && argument.kind == ArgumentPlan::Kind::kConstant &&
-          argument.constant.isTensor() && declared.type()->kind() == c10::TypeKind::TensorType) {
+      argument.required =
+          declared.type()->kind() == c10::TypeKind::TensorType && !takes_undefined(op);
+      if (argument.required && argument.kind == ArgumentPlan::Kind::kConstant) {
         return invalid(
             absl::StrCat("argument '", declared.name(), "' must be a tensor and is none"));
       }
@@ -211,7 +211,8 @@ class Compiler {
     plan.writes = !writable_arguments(op).empty();
     plan.makes_uninitialized = makes_uninitialized(op);
     TRIREME_RETURN_IF_ERROR(add_results(node, plan));
-    if (node.reshapes()) {
+    // Not only if the graph says so: a variable keeps its shape, whoever wrote the graph.
+    if (node.reshapes() || changes_shape(op)) {
       for (int i : writable_arguments(op)) {
         if (plan.arguments[i].kind == ArgumentPlan::Kind::kValue) plan.aliased.push_back(i);
       }
@@ -279,7 +280,7 @@ class Compiler {
     for (int i = 0; i < def_.values_size(); ++i) plan_->storages.push_back(aliases_.find(i));
     mark_written();
     mark_copied_outputs();
-    mark_variables();
+    TRIREME_RETURN_IF_ERROR(mark_variables());
     TRIREME_RETURN_IF_ERROR(plan_receives());
     TRIREME_RETURN_IF_ERROR(plan_sends());
     plan_last_uses();
@@ -292,13 +293,21 @@ class Compiler {
     return found == variables_.end() ? -1 : found->second;
   }
 
-  void mark_variables() {
+  absl::Status mark_variables() {
     for (size_t i = 0; i < plan_->variable_values.size(); ++i) {
       const int64_t value = plan_->variable_values[i];
-      if (value >= 0) variables_[aliases_.find(value)] = static_cast<int64_t>(i);
+      if (value < 0) continue;
+      const auto [other, added] =
+          variables_.try_emplace(aliases_.find(value), static_cast<int64_t>(i));
+      if (!added) {
+        return invalid(absl::StrCat("an operator makes one tensor of variables '",
+                                    def_.variables(static_cast<int>(other->second)).name(),
+                                    "' and '", def_.variables(static_cast<int>(i)).name(),
+                                    "'; copy one of them first"));
+      }
     }
     for (int64_t output : def_.outputs()) plan_->output_variables.push_back(variable_of(output));
-    if (variables_.empty()) return;
+    if (variables_.empty()) return absl::OkStatus();
     for (NodePlan& node : plan_->nodes) {
       std::map<uint32_t, bool> touched;
       const std::vector<int> writable = writable_arguments(node.op);
@@ -314,6 +323,7 @@ class Compiler {
       }
       node.variables.assign(touched.begin(), touched.end());
     }
+    return absl::OkStatus();
   }
 
   absl::Status plan_receives() {

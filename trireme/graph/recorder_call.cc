@@ -79,7 +79,7 @@ void Recorder::run(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
       keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCaptureKey);
   // Made of other operators, which come here in turn. It comes itself in inference mode only, where
   // no autograd takes it apart before.
-  if (called.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+  if (is_composite(called)) {
     called.redispatchBoxed(below, stack);
     return;
   }
@@ -232,8 +232,9 @@ void Recorder::execute(Call& call, c10::DispatchKeySet keys) {
     const auto storage = memory->storage->lock();
     call.read_fingerprints.push_back(storage ? fingerprint(*storage) : 0);
   }
+  const CallRules rules = call_rules(call.op);
   try {
-    enforce(call_rules(call.op), std::span(stack).subspan(first));
+    enforce(rules, std::span(stack).subspan(first));
   } catch (const Error& error) {
     refuse(error.message());
   }
@@ -243,6 +244,7 @@ void Recorder::execute(Call& call, c10::DispatchKeySet keys) {
   if (is_random(call.op) && generator < 0) borrow.emplace(generator_);
   call.op.redispatchBoxed(keys, &stack);
   borrow.reset();
+  trim_results(rules, std::span(stack).subspan(first));
   if (makes_uninitialized(call.op) && call.factory) {
     for (auto result = stack.begin() + first; result != stack.end(); ++result) {
       for_each_tensor(*result, fill_with_pattern);

@@ -170,6 +170,12 @@ std::vector<Program> memory_programs() {
     a.squeeze_(0);
     return Tensors{a};
   });
+  // Their gradients are made of other operators, and have kernels of their own as well.
+  pure("GradientsOfSiluAndMish", [](Tensor x, Tensor) {
+    const Tensor a = x.detach().clone().requires_grad_();
+    (torch::silu(a) + torch::mish(a)).sum().backward();
+    return Tensors{a.grad() * 1};
+  });
   pure("ResizeInPlace", [](Tensor x, Tensor) {
     Tensor a = x.clone();
     a.resize_({2, 3});

@@ -118,7 +118,7 @@ bool share_memory(const Tensor& a, const Tensor& b) {
     return share_memory(a._indices(), b) || share_memory(a._values(), b);
   }
   if (b.layout() != at::kStrided) return share_memory(b, a);
-  return a.has_storage() && b.has_storage() && a.numel() > 0 && b.numel() > 0 && a.is_alias_of(b);
+  return a.has_storage() && b.has_storage() && a.storage().nbytes() > 0 && a.is_alias_of(b);
 }
 
 std::string find_unknown_alias(const Plan& plan, const OneNode& node,

@@ -42,6 +42,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kSecondsForOne = 10;
+constexpr uint64_t kMostOfOneChild =
+    4000;  // variants; memory that LibTorch keeps slows a child down
 constexpr char kUsage[] = R"(usage: fuzz_operators CALLS [OPTION...]
 
 CALLS is a file of calls (tests/fuzz/operators/calls.txt).
@@ -182,7 +184,8 @@ struct Progress {
 
 void run_child(const Options& options, Variants& variants, uint64_t first, uint64_t last,
                Clock::time_point end, Progress& progress, int findings) {
-  for (uint64_t n = first; n < last && Clock::now() < end; n += options.jobs) {
+  const uint64_t enough = std::min(last, first + kMostOfOneChild * options.jobs);
+  for (uint64_t n = first; n < enough && Clock::now() < end; n += options.jobs) {
     progress.variant = n;
     const itimerval limit{{0, 0}, {kSecondsForOne, 0}};
     setitimer(ITIMER_REAL, &limit, nullptr);
@@ -199,7 +202,7 @@ void run_child(const Options& options, Variants& variants, uint64_t first, uint6
     line += '\n';
     if (write(findings, line.data(), line.size()) < 0) _exit(3);
   }
-  progress.variant = last;
+  progress.variant = enough;
 }
 
 class Fuzzer {
@@ -223,8 +226,11 @@ class Fuzzer {
       if (pid <= 0) continue;
       const int job = jobs_.at(pid);
       jobs_.erase(pid);
-      if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
       const uint64_t at = progress_[job].variant;
+      if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+        if (at < last_ && Clock::now() < end) jobs_[start(job, at, end)] = job;
+        continue;
+      }
       report(at, WIFSIGNALED(status)
                      ? WTERMSIG(status) == SIGALRM
                            ? "ran longer than " + std::to_string(kSecondsForOne) + " s"
