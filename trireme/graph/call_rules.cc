@@ -75,28 +75,45 @@ bool has_more_memory(const at::Tensor& tensor) {
          tensor.storage().nbytes() > static_cast<size_t>(tensor.numel()) * tensor.itemsize();
 }
 
+bool is_sparse(const c10::IValue& argument) {
+  return is_given(argument) && argument.toTensor().layout() == at::kSparse;
+}
+
+// Kernels take the stride of a sparse tensor's values for their length.
+bool has_plain_pieces(const at::Tensor& sparse) {
+  const at::Tensor values = sparse._values();
+  int64_t length = 1;
+  for (int64_t size : values.sizes().slice(1)) length = product(length, size);
+  return values.numel() == 0 || (values.is_contiguous() && values.stride(0) == length &&
+                                 sparse._indices().is_contiguous());
+}
+
+at::Tensor with_plain_pieces(const at::Tensor& sparse) {
+  constexpr auto kFormat = at::MemoryFormat::Contiguous;
+  return at::_sparse_coo_tensor_unsafe(sparse._indices().clone(kFormat),
+                                       sparse._values().clone(kFormat), sparse.sizes())
+      ._coalesced_(sparse.is_coalesced());
+}
+
 at::Tensor trimmed(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   if (tensor.layout() == at::kStrided) return has_more_memory(tensor) ? tensor.clone() : tensor;
   if (tensor.layout() != at::kSparse) return tensor;
-  // Some kernels keep the indices of their argument, too.
-  return at::_sparse_coo_tensor_unsafe(tensor._indices().clone(), tensor._values().clone(),
-                                       tensor.sizes())
-      ._coalesced_(tensor.is_coalesced());
+  return with_plain_pieces(tensor);  // some kernels keep the indices of their argument
 }
 
-bool has_sparse(std::span<c10::IValue> arguments) {
-  return std::ranges::any_of(arguments, [](const c10::IValue& argument) {
-    return is_given(argument) && argument.toTensor().layout() != at::kStrided;
-  });
-}
-
-// LibTorch adds a sparse tensor to a dense one counting the dense one's offset twice.
-void check_sparse_write(const CallRules& rules, std::span<c10::IValue> arguments) {
-  for (int i : rules.written) {
-    if (!is_given(arguments[i]) || arguments[i].toTensor().layout() != at::kStrided) continue;
-    require(arguments[i].toTensor().storage_offset() == 0,
-            "it writes with a sparse tensor to a part of another; clone() the part first");
+void settle_sparse(const CallRules& rules, std::span<c10::IValue> arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const bool written = std::ranges::count(rules.written, static_cast<int>(i)) > 0;
+    if (is_sparse(arguments[i]) && !has_plain_pieces(arguments[i].toTensor())) {
+      require(!written,
+              "it writes to a sparse tensor whose values are not dense; clone() it first");
+      arguments[i] = with_plain_pieces(arguments[i].toTensor());
+    } else if (written && is_given(arguments[i]) && !is_sparse(arguments[i])) {
+      // LibTorch adds a sparse tensor to a dense one counting the dense one's offset twice.
+      require(arguments[i].toTensor().storage_offset() == 0,
+              "it writes with a sparse tensor to a part of another; clone() the part first");
+    }
   }
 }
 
@@ -133,7 +150,7 @@ void enforce(const CallRules& rules, std::span<c10::IValue> arguments) {
   if (rules.guard != nullptr) {
     rules.guard(c10::ArrayRef<c10::IValue>(arguments.data(), arguments.size()));
   }
-  if (!rules.written.empty() && has_sparse(arguments)) check_sparse_write(rules, arguments);
+  if (std::ranges::any_of(arguments, is_sparse)) settle_sparse(rules, arguments);
   for (int i : rules.written) {
     if (arguments[i].isTensor()) {
       check_write(arguments[i].toTensor());

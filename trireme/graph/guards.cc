@@ -433,14 +433,9 @@ void guard_sparse(const at::Tensor& tensor) {
   require(indices.dim() == 2 && indices.size(0) == tensor.sparse_dim() && values.dim() >= 1 &&
               values.size(0) == indices.size(1) && indices.scalar_type() == at::kLong,
           "a sparse argument must have an index for each value");
-  // The pieces can be resized and restrided after the tensor was made, and kernels take the stride
-  // of a value for its length.
-  int64_t length = 1;
-  for (int64_t size : values.sizes().slice(1)) length = product(length, size);
-  require(values.sizes().slice(1) == tensor.sizes().slice(tensor.sparse_dim()) &&
-              values.is_contiguous() && (values.stride(0) == length || values.numel() == 0) &&
-              indices.is_non_overlapping_and_dense(),
-          "the values of a sparse argument must be dense and have its shape");
+  // The pieces can be resized after the tensor was made.
+  require(values.sizes().slice(1) == tensor.sizes().slice(tensor.sparse_dim()),
+          "the values of a sparse argument must have its shape");
   for (int64_t i = 0; i < indices.size(0); ++i) {
     require_range(indices[i], 0, tensor.size(i), "indices of a sparse argument");
   }
