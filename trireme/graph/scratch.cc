@@ -31,7 +31,9 @@ at::Tensor scratch_copy(const at::Tensor& tensor) {
   const at::NoGradGuard no_gradients;
   const at::Tensor source = tensor.detach();
   const at::Tensor row = at::empty({extent(source)}, source.options());
-  if (source.device().is_cpu()) {
+  if (row.numel() == 0) {
+    // There is nothing to copy, and no memory to copy it to.
+  } else if (source.device().is_cpu()) {
     std::memcpy(row.mutable_data_ptr(), source.const_data_ptr(),
                 row.numel() * row.dtype().itemsize());
   } else {
