@@ -162,6 +162,24 @@ class Compiler {
                                 "'aten::mkldnn_rnn_layer_backward' may use"));
   }
 
+  // A record that another input made has unwritten bytes where this layer reads numbers.
+  absl::Status check_record(const NodePlan& plan) {
+    for (size_t i = 0; i < plan.arguments.size(); ++i) {
+      if (!takes_record(plan.op, i)) continue;
+      const auto made = records_.find(plan.arguments[i].value);
+      if (plan.arguments[i].kind != ArgumentPlan::Kind::kValue || made == records_.end()) continue;
+      const NodePlan& forward = plan_->nodes[made->second];
+      const auto hidden = [](const NodePlan& node) {
+        return node.arguments[*node.op.schema().argumentIndexWithName("hidden_size")].constant;
+      };
+      if (forward.arguments[0].value != plan.arguments[0].value ||
+          hidden(forward).toInt() != hidden(plan).toInt()) {
+        return invalid("the record of an LSTM's forward pass belongs to another input");
+      }
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status make(int64_t value) {
     if (value < 0) return absl::OkStatus();
     if (value >= def_.values_size() || made_[value]) {
@@ -207,6 +225,7 @@ class Compiler {
       plan.has_generator |= argument.kind == ArgumentPlan::Kind::kGenerator;
       plan.arguments.push_back(std::move(argument));
     }
+    TRIREME_RETURN_IF_ERROR(check_record(plan));
     plan.random = is_random(op);
     plan.writes = !writable_arguments(op).empty();
     plan.makes_uninitialized = makes_uninitialized(op);
@@ -237,7 +256,7 @@ class Compiler {
       if (is_tensor && result.kind_case() == proto::Argument::kValue) {
         planned.value = result.value();
         TRIREME_RETURN_IF_ERROR(make(planned.value));
-        if (is_record(plan.op, i)) records_.insert(planned.value);
+        if (is_record(plan.op, i)) records_[planned.value] = plan_->nodes.size();
       } else if (planned.is_list && result.has_values()) {
         planned.list.assign(result.values().ids().begin(), result.values().ids().end());
         for (int64_t value : planned.list) TRIREME_RETURN_IF_ERROR(make(value));
@@ -477,8 +496,9 @@ class Compiler {
   std::shared_ptr<Plan> plan_;
   AliasSets aliases_;
   std::vector<bool> made_;
-  std::unordered_set<int64_t> records_;              // values that hold memory's former contents
-  std::unordered_set<uint32_t> written_;             // sets of values
+  std::unordered_map<int64_t, size_t>
+      records_;                           // values with former contents of memory, and their makers
+  std::unordered_set<uint32_t> written_;  // sets of values
   std::unordered_map<uint32_t, int64_t> variables_;  // set of values to variable
   std::vector<int> last_use_;  // the last node that uses the value; -1 for none
 };
