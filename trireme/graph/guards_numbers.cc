@@ -87,6 +87,12 @@ void sequence(Arguments arguments) {
     if (!argument.isScalar() || argument.isBool() || argument.isComplexDouble()) continue;
     require(std::abs(argument.toScalar().toDouble()) <= kMost, "a number is out of range");
   }
+  // (start, end, step, dtype, ...): the kernel divides by the step as a number of the dtype.
+  if (arguments.size() < 4 || !arguments[2].isScalar() || !arguments[3].isInt()) return;
+  const auto dtype = static_cast<c10::ScalarType>(arguments[3].toInt());
+  require(!at::isIntegralType(dtype, /*includeBool=*/true) ||
+              std::abs(arguments[2].toScalar().toDouble()) >= 1,
+          "'step' is 0 as a whole number");
 }
 
 // (self, from, to, generator): with no end and for floating-point numbers LibTorch looks for the
