@@ -8,8 +8,8 @@
 
 #include "trireme/graph/guards.h"
 
-// What is done to the arguments of an operator before its kernel sees them, so that none of them
-// leads the kernel out of its memory.
+// Rules for the arguments of an operator, enforced before its kernel sees them, so that none of
+// them leads the kernel out of its memory.
 //
 // A kernel that ignores strides walks over as many contiguous elements as its argument shows. That
 // stays inside of the argument's memory unless elements overlap, as those of an expanded tensor do:

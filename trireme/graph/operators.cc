@@ -152,7 +152,7 @@ absl::StatusOr<c10::OperatorHandle> find_allowed_operator(const std::string& nam
     return make_status(ErrorCode::kNotFound,
                        absl::StrCat("operator '", name, "' is not known to this LibTorch"));
   }
-  // None of them is on the list, and a captured graph has none.
+  // Composite operators are never on the list, and a captured graph has none.
   if (!is_own_operator(name) && is_composite(*op)) {
     return make_status(
         ErrorCode::kPermissionDenied,

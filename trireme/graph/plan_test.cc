@@ -159,7 +159,7 @@ TEST(Plan, MemoryIsSharedAsOperatorsDoAndNotAsAGraphClaims) {
       if (node.op.operator_name().name != "aten::add_") continue;
       EXPECT_THAT(node.variables, testing::ElementsAre(testing::Pair(0u, true)));
     }
-    // What is sent is copied if something writes to its memory later.
+    // A value that is sent is copied if something writes to its memory later.
     auto data = GraphData(*function("send",
                                     [&](const at::Tensor& x) {
                                       const at::NoGradGuard no_gradients;

@@ -7,7 +7,7 @@
 #include "tests/fuzz/operators/call.h"
 #include "tests/fuzz/operators/spoil.h"
 
-// What a server does with one node whose arguments may be spoiled: the node is compiled and
+// Runs one node, whose arguments may be spoiled, as a server does: the node is compiled and
 // replayed as part of a graph. Faults end the process; everything else that is wrong is returned.
 namespace trireme::fuzz {
 

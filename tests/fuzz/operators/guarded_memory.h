@@ -16,7 +16,7 @@ struct GuardedMemory {
   // The byte that new blocks are filled with.
   static void set_fill(uint8_t byte);
 
-  // Whether a block ends at an unmapped page (true) or begins at one (false).
+  // If true, new blocks end at an unmapped page; if false, they begin at one.
   static void set_at_end(bool at_end);
 
   // Makes the block of `tensor` read-only, so that a write to it is a fault.

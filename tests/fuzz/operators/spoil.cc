@@ -313,17 +313,6 @@ std::string Spoil::text() const {
   return where + ":" + kind;
 }
 
-Spoil parse_spoil(const std::string& text) {
-  const size_t colon = text.find(':'), dot = text.find('.');
-  if (colon == std::string::npos) throw std::runtime_error("no change of an argument: " + text);
-  return {std::stoul(text), dot < colon ? std::stoi(text.substr(dot + 1)) : -1,
-          text.substr(colon + 1)};
-}
-
-bool changes_strides_only(const Spoil& spoil) {
-  return spoil.kind == "reversed" || spoil.kind == "gaps";
-}
-
 std::vector<Spoil> spoils_of(const c10::OperatorHandle& op, const Arguments& arguments) {
   std::vector<Spoil> spoils;
   for (size_t i = 0; i < arguments.size(); ++i) {

@@ -19,11 +19,6 @@ struct Spoil {
 // Every change of one argument that makes sense for it.
 std::vector<Spoil> spoils_of(const c10::OperatorHandle& op, const Arguments& arguments);
 
-// True if the change leaves what the tensor shows as it is and moves it in memory only.
-bool changes_strides_only(const Spoil& spoil);
-
 void apply(const Spoil& spoil, Arguments& arguments);
-
-Spoil parse_spoil(const std::string& text);
 
 }  // namespace trireme::fuzz
