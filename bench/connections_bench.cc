@@ -21,6 +21,7 @@
 #include "trireme/base/subprocess.h"
 #include "trireme/rpc/certificates.h"
 #include "trireme/rpc/channel.h"
+#include "trireme/rpc/connect.h"
 #include "trireme/rpc/port_reservation.h"
 #include "trireme/rpc/temporary_folder.h"
 
@@ -100,7 +101,7 @@ int measure(int count, int at_once) {
       .task = "/job:ps/task:0",
       .credentials = value_or_throw(Credentials::from_folder(folder.path(), std::nullopt))};
   Channel first(options);  // what the first one costs the process is not what each costs
-  throw_if_error(first.hello(after(seconds(60)), /*wait_for_ready=*/true).status());
+  throw_if_error(connect_all({&first}, after(seconds(60))).status());
 
   const int64_t memory = status_field(server->pid(), "VmRSS");
   const double cpu = cpu_seconds(server->pid());

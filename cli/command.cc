@@ -49,12 +49,6 @@ Credentials client_credentials(const std::string& certs) {
   return value_or_throw(Credentials::from_folder(certs, std::nullopt));
 }
 
-std::string short_device_names(const std::vector<std::string>& names) {
-  return absl::StrJoin(names, ",", [](std::string* out, const std::string& name) {
-    out->append(name.substr(name.rfind('/') + 1));
-  });
-}
-
 std::function<void(const std::vector<TaskId>&)> say_for_whom(const ClusterSpec& spec) {
   return [spec, last = size_t{0}, again = Time::min()](const auto& missing) mutable {
     const Time now = Clock::real().now();

@@ -40,9 +40,6 @@ Cluster resolve_cluster(const std::string& job, const std::string& task, const s
 // Those of a client in the folder of --certs; an empty one: none.
 Credentials client_credentials(const std::string& certs);
 
-// "cpu:0,cpu:1" of names in full: the task stands beside them already.
-std::string short_device_names(const std::vector<std::string>& names);
-
 // For whoever waits: says who is missing, again when fewer are, and every ten seconds.
 std::function<void(const std::vector<TaskId>&)> say_for_whom(const ClusterSpec& spec);
 

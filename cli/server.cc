@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -9,7 +10,9 @@
 #include "cli/command.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
+#include "trireme/base/machine.h"
 #include "trireme/base/version.h"
+#include "trireme/tensor/buffer_pool.h"
 
 namespace trireme {
 namespace {
@@ -63,6 +66,12 @@ Cluster own_cluster(const Options& options) {
   return cluster;
 }
 
+// What operators have freed and the next ones will ask for again: a sixteenth of the machine.
+size_t pool_capacity() {
+  return std::clamp<uint64_t>(physical_memory() / 16, BufferPool::kDefaultCapacity,
+                              uint64_t{4} << 30);
+}
+
 int serve(const Options& options) {
   set_log_level(parse_log_level(options.log_level));
   if (options.threads < 0) {
@@ -78,11 +87,8 @@ int serve(const Options& options) {
                                .exit_with_job = options.exit_with_job};
   if (!options.devices.empty()) server_options.devices = DeviceList::parse(options.devices);
   const Cluster cluster = own_cluster(options);
+  use_memory_as_server(pool_capacity());
   Server server(cluster, server_options);
-  log_info(server.task().to_string(), " serves at ", cluster.spec.address(server.task()),
-           " (incarnation ", format_incarnation(server.incarnation()), ", pid ", getpid(),
-           ", devices ", short_device_names(server_options.devices.names(server.task())),
-           ", trireme ", version(), ")");
   const int code = server.join();
   log_info(server.task().to_string(), " has stopped");
   return code;

@@ -7,6 +7,7 @@
 #include <semaphore>
 
 #include "trireme/base/status.h"
+#include "trireme/rpc/connect.h"
 #include "trireme/rpc/fault_injector.h"
 #include "trireme/rpc/server.h"
 #include "trireme/testing/counter_service.h"
@@ -81,7 +82,7 @@ class ExactlyOnce : public testing::TestWithParam<int> {
   void check(const std::string& address) {
     const auto injector = faults();
     Channel channel({.address = address, .task = "/job:ps/task:0", .faults = injector});
-    throw_if_error(channel.hello(after(seconds(30)), /*wait_for_ready=*/true).status());
+    throw_if_error(connect_all({&channel}, after(seconds(30))).status());
     const Counted counted = increment(channel, *service_);
     EXPECT_EQ(counted.failed, 0);
     EXPECT_EQ(counted.doubled, 0);

@@ -16,6 +16,7 @@
 #include "trireme/base/ids.h"
 #include "trireme/ps/ps_client.h"
 #include "trireme/ps/variable_list.h"
+#include "trireme/rpc/connect.h"
 #include "trireme/rpc/temporary_folder.h"
 #include "trireme/testing/setting.h"
 
@@ -52,7 +53,7 @@ class PushTest : public testing::Test {
     for (int i = 0; i < kServers; ++i) {  // now: later the servers are too busy for new connections
       channels_.push_back(
           std::make_unique<Channel>(ChannelOptions{.address = cluster_.spec().address({"ps", i})}));
-      throw_if_error(channels_.back()->hello(after(minutes(1)), true).status());
+      throw_if_error(connect_all({channels_.back().get()}, after(minutes(1))).status());
     }
   }
 

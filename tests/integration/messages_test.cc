@@ -56,9 +56,9 @@ const std::vector<Mistake>& mistakes() {
        .message = "cluster file 'cluster.json': cannot be read: No such file or directory"},
       {.name = "AddressThatOthersReach",
        .arguments = {"server", "--job", "worker", "--task", "0", "--cluster", "cluster.json"},
-       .file = R"({"worker": ["10.1.2.3:2222"]})",
+       .file = R"({"worker": ["0.0.0.0:2222"]})",
        .message =
-           "/job:worker/task:0: refused to listen on 10.1.2.3:2222, which other machines may "
+           "/job:worker/task:0: refused to listen on 0.0.0.0:2222, which other machines may "
            "reach: this server has no certificates. Give it some with --certs (`trireme certs "
            "init` "
            "makes them), use a loopback address (127.0.0.1, localhost, [::1]), or pass --insecure "

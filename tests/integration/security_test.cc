@@ -37,7 +37,7 @@ absl::StatusOr<Prefix> send_end_job(const std::string& address,
                internal::to_byte_buffer(writer.next_frame(writer.bytes_left())), &response);
   if (!status.ok()) return internal::from_grpc(status);
   MessageReader reader({});
-  TRIREME_RETURN_IF_ERROR(internal::read_frame(response, reader));
+  TRIREME_RETURN_IF_ERROR(internal::read_frame(response, reader).status());
   return reader.prefix();
 }
 

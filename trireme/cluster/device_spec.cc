@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "trireme/cluster/text.h"
 
@@ -220,6 +221,12 @@ DeviceSpec nearest(const DeviceSpec& spec, const DeviceList& devices) {
     found.index = 0;
   }
   return found;
+}
+
+std::string short_device_names(const std::vector<std::string>& names) {
+  return absl::StrJoin(names, ",", [](std::string* out, const std::string& name) {
+    out->append(name.substr(name.rfind('/') + 1));
+  });
 }
 
 }  // namespace trireme

@@ -63,6 +63,9 @@ TaskId task_of(const DeviceSpec& spec, const TaskId& master);
 // with an index alone, its GPUs come first, else its CPUs; without an index the device is number 0.
 DeviceSpec with_defaults(const DeviceSpec& spec, const TaskId& master, const DeviceList& devices);
 
+// "cpu:0,cpu:1" of names in full, for where the task stands beside them already.
+std::string short_device_names(const std::vector<std::string>& names);
+
 // Soft placement of a spec with every field set on a task that may lack the device: its type may
 // change and its index, never its job or task. The first device of the type, else cpu:0.
 DeviceSpec nearest(const DeviceSpec& spec, const DeviceList& devices);

@@ -198,9 +198,32 @@ void ClosureQueue::close(const absl::Status& why) {
   notify();
 }
 
-absl::Status ClosureQueue::join() {
+absl::Status ClosureQueue::join(Time limit, Duration every,
+                                const std::function<void(uint64_t, uint64_t)>& progress) {
+  Time report = progress ? after(every) : Time::max();
   MutexLock lock(mutex_);
-  while (closed_.ok() && !idle()) wait();
+  while (closed_.ok() && !idle()) {
+    const Time now = Clock::real().now();
+    if (now >= limit) {
+      return make_status(
+          ErrorCode::kDeadlineExceeded,
+          absl::StrCat(queued_.size() + in_flight_, " closures are not done yet; they go on"));
+    }
+    if (now >= report) {
+      report = now + every;
+      const uint64_t done = decided_, left = queued_.size() + in_flight_;
+      mutex_.unlock();
+      try {
+        progress(done, left);
+      } catch (...) {  // the user's, who may end the wait so
+        mutex_.lock();
+        throw;
+      }
+      mutex_.lock();
+      continue;
+    }
+    wait(std::min(limit, report));
+  }
   if (!closed_.ok()) return closed_;
   return std::exchange(error_, absl::OkStatus());
 }
@@ -232,6 +255,11 @@ void ClosureQueue::look_for(const Closure& closure) {
   while (!closure.decided_.load(std::memory_order_acquire) && Clock::real().now() < limit) {
     std::this_thread::yield();
   }
+}
+
+size_t ClosureQueue::undecided() const {
+  MutexLock lock(mutex_);
+  return queued_.size() + in_flight_;
 }
 
 bool ClosureQueue::is_decided(const Closure& closure) const {
@@ -271,6 +299,7 @@ bool ClosureQueue::decide(const ClosurePtr& closure, ClosureOutcome outcome) {
   closure->decided_.store(true, std::memory_order_release);
   if (closure->deadline) deadlines_.erase({*closure->deadline, closure});
   sequences_.decide(closure->sequence, closure->repeat);
+  ++decided_;
   return true;
 }
 
@@ -282,21 +311,21 @@ void ClosureQueue::cancel_queued() {
   queued_.clear();
 }
 
-void ClosureQueue::wait() {
+void ClosureQueue::wait(Time limit) {
   const bool ran_errands = run_errands();
   if (unannounced_ > 0) {
     mutex_.unlock();
     wake_takers();
     mutex_.lock();
   } else if (!ran_errands) {
-    sleep();
+    sleep(limit);
   }
 }
 
-void ClosureQueue::sleep() {
+void ClosureQueue::sleep(Time limit) {
   ++waiting_;
-  // The user's own wait has no end; what it waits for ends when workers are there or lost.
-  changed_.wait_until(mutex_, after(std::chrono::hours(1)));
+  // The user's own wait may have no end; what it waits for ends when workers are there or lost.
+  changed_.wait_until(mutex_, std::min(limit, after(std::chrono::hours(1))));
   --waiting_;
 }
 

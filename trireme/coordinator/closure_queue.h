@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -81,8 +82,12 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
   // queue is closed the closure is cancelled instead.
   void add_errand(const ClosurePtr& closure, Work errand);
 
-  // Waits until all are decided.
-  absl::Status join();
+  // Waits until all are decided. DEADLINE_EXCEEDED at the limit; then all goes on. Calls
+  // `progress`, if there is one, every so often, with how many are decided and how many are not.
+  absl::Status join(Time limit = Time::max(), Duration every = Duration::max(),
+                    const std::function<void(uint64_t done, uint64_t left)>& progress = nullptr);
+  // Closures that are not decided.
+  size_t undecided() const;
   absl::StatusOr<bool> done();
   // Waits until it is decided.
   ClosureOutcome fetch(const Closure& closure);
@@ -106,12 +111,12 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
   uint64_t fail(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void cancel_queued() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Lets what was put go, and runs errands; if there was neither, sleeps until something changes.
-  void wait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void wait(Time limit = Time::max()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether those who take should hear of this closure, and the ones before it, now.
   bool announces(const Closure& closure) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void note_announced() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void announce_soon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void sleep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void sleep(Time limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns early when a quick closure is decided, without sleeping.
   void look_for(const Closure& closure);
   bool run_errands() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -142,6 +147,7 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
   std::set<std::pair<Time, ClosurePtr>> deadlines_ ABSL_GUARDED_BY(mutex_);  // of those not decided
   std::optional<Time> expiry_ ABSL_GUARDED_BY(mutex_);  // that a caller was told
   DecidedSequences sequences_ ABSL_GUARDED_BY(mutex_);
+  uint64_t decided_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace trireme::internal

@@ -178,8 +178,15 @@ PerWorkerValues<at::Tensor> ClusterCoordinator::create_per_worker_tensor(
       }));
 }
 
-void ClusterCoordinator::join() {
-  impl_->check(impl_->queue->join());
+void ClusterCoordinator::join(const JoinOptions& options) {
+  const auto& report = options.on_progress;
+  const auto progress = [&](uint64_t done, uint64_t left) { report({done, left}); };
+  const Time limit =
+      options.timeout ? after(std::min<Duration>(*options.timeout, kForEver)) : Time::max();
+  // Progress is told at most every millisecond, whatever was asked for.
+  const Duration every =
+      std::clamp<Duration>(options.progress_every, std::chrono::milliseconds(1), kForEver);
+  impl_->check(report ? impl_->queue->join(limit, every, progress) : impl_->queue->join(limit));
 }
 
 void ClusterCoordinator::update_workers(const ClusterSpec& spec) {

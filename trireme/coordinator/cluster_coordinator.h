@@ -42,6 +42,19 @@ struct ClosureOptions {
   std::optional<std::chrono::nanoseconds> deadline = std::nullopt;
 };
 
+struct JoinProgress {
+  uint64_t done = 0;  // closures that this coordinator has done, of all that it was ever given
+  uint64_t left = 0;
+};
+
+struct JoinOptions {
+  // Throws DEADLINE_EXCEEDED after so long; the closures go on, and join() may be called again.
+  std::optional<std::chrono::nanoseconds> timeout = std::nullopt;
+  // Called by the thread that waits, every so often.
+  std::function<void(const JoinProgress&)> on_progress = nullptr;
+  std::chrono::nanoseconds progress_every = std::chrono::seconds(1);
+};
+
 // A parameter server is gone, and the variables on it: origin().task names it.
 class PsLost : public Error {
  public:
@@ -135,7 +148,8 @@ class ClusterCoordinator {
   std::vector<WorkerState> workers() const;
 
   // Waits until all closures are done.
-  void join();
+  void join(const JoinOptions& options = {});
+  void join(std::chrono::nanoseconds timeout) { join(JoinOptions{.timeout = timeout}); }
   // Whether they are.
   bool done();
 

@@ -114,19 +114,42 @@ void WorkerLink::on_connected(Life life, const Response& response) {
     }
     if (failures_ > 0) log_info(channel_->task(), " is back");
     stage_ = Stage::kUp;
+    was_up_ = true;
+    failure_.clear();
   }
   pump();
 }
 
 void WorkerLink::try_again(Life life, const absl::Status& error) {
   Duration delay;
+  bool refused;
   {
     MutexLock lock(mutex_);
     if (life != life_ || stage_ != Stage::kDown) return;
-    if (failures_++ == 0) log_warning(channel_->task(), " cannot be used yet: ", describe(error));
+    ++failures_;
+    // That nobody answers is told by who looks after all workers (WorkerLinks).
+    if (error_code(error) != ErrorCode::kDeadlineExceeded && failure_ != error.message()) {
+      failure_ = std::string(error.message());
+      log_warning(channel_->task(), " cannot be used yet: ", describe(error));
+    }
+    refused = !was_up_ && (error_code(error) == ErrorCode::kPermissionDenied ||
+                           error_code(error) == ErrorCode::kUnauthenticated);
     delay = reconnect_delays().delay_before(failures_ + 1);
   }
+  // Who the program is does not change by waiting. A worker that was up before may have been
+  // started again with the wrong certificates: it counts as lost, and the others go on.
+  if (refused) return context_->queue->close(error);
   connect_after(delay);
+}
+
+bool WorkerLink::is_up() const {
+  MutexLock lock(mutex_);
+  return stage_ == Stage::kUp;
+}
+
+bool WorkerLink::was_ever_up() const {
+  MutexLock lock(mutex_);
+  return was_up_;
 }
 
 void WorkerLink::connect_after(Duration delay) {

@@ -59,6 +59,9 @@ class WorkerLink final : public ClosureTaker, public std::enable_shared_from_thi
   int worker() const override { return worker_; }
   bool is_idle() const override { return batches_.load(std::memory_order_relaxed) == 0; }
   const std::string& address() const { return channel_->address(); }
+  const std::shared_ptr<Channel>& channel() const { return channel_; }
+  bool is_up() const;
+  bool was_ever_up() const;
   WorkerState state() const;
 
  private:
@@ -133,6 +136,8 @@ class WorkerLink final : public ClosureTaker, public std::enable_shared_from_thi
   bool waits_for_closures_ ABSL_GUARDED_BY(mutex_) = false;
   bool watched_ ABSL_GUARDED_BY(mutex_) = false;
   Time heard_ ABSL_GUARDED_BY(mutex_) = {};  // of a batch
+  bool was_up_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string failure_ ABSL_GUARDED_BY(mutex_);  // the last to connect that the log told of
   // In a row: failed attempts to connect, and losses before a closure was done.
   int failures_ ABSL_GUARDED_BY(mutex_) = 0;
   int losses_in_a_row_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -1,8 +1,20 @@
 #include "trireme/coordinator/worker_links.h"
 
+#include <algorithm>
 #include <set>
+#include <utility>
+
+#include "trireme/base/logging.h"
+#include "trireme/rpc/timer.h"
 
 namespace trireme::internal {
+namespace {
+
+constexpr auto kLookAtWorkers = std::chrono::milliseconds(500);
+constexpr auto kProbeTime = std::chrono::seconds(1);
+constexpr int kFirstLooks = 2;
+
+}  // namespace
 
 void WorkerLinks::update(const ClusterSpec& spec) {
   MutexLock one_at_a_time(updating_);
@@ -49,6 +61,68 @@ void WorkerLinks::update(const ClusterSpec& spec) {
     }
     link->start();
   }
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(watching_, true)) return;
+  }
+  watch_missing();
+}
+
+void WorkerLinks::watch_missing() {
+  run_at(after(kLookAtWorkers), [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    self->look_for_missing(Clock::real().now());
+    self->watch_missing();
+  });
+}
+
+void WorkerLinks::look_for_missing(Time now) {
+  std::vector<std::shared_ptr<WorkerLink>> missing = links();
+  const size_t all = missing.size();
+  std::erase_if(missing, [](const auto& link) { return link->is_up(); });
+  MutexLock lock(mutex_);
+  if (ended_ || missing.empty()) {
+    reports_.reset();
+    return;
+  }
+  if (telling_.valid() && telling_.wait_for(Duration::zero()) != std::future_status::ready) return;
+  // The first looks are for mistakes that waiting cannot mend; they are not worth a line.
+  if (!reports_) {
+    reports_.emplace(now - kLookAtWorkers);
+    looks_ = 0;
+    suspected_->clear();
+  }
+  const bool report = reports_->due(now);
+  if (++looks_ > kFirstLooks && !report) return;
+  telling_ = std::async(std::launch::async, [context = context_, suspected = suspected_, missing,
+                                             report, none_is_up = missing.size() == all] {
+    tell_missing(*context, *suspected, missing, none_is_up, report);
+  });
+}
+
+void WorkerLinks::tell_missing(const LinkContext& context, std::set<int>& suspected,
+                               const std::vector<std::shared_ptr<WorkerLink>>& missing,
+                               bool none_is_up, bool report) {
+  std::vector<const Channel*> channels;
+  for (const auto& link : missing) channels.push_back(link->channel().get());
+  const std::vector<Diagnosis> diagnoses = diagnose_all(channels, after(kProbeTime));
+  for (size_t i = 0; i < diagnoses.size(); ++i) {
+    if (!diagnoses[i].is_final || missing[i]->was_ever_up()) {
+      suspected.erase(missing[i]->worker());
+    } else if (!suspected.insert(missing[i]->worker()).second) {
+      return context.queue->close(cannot_connect(*channels[i], diagnoses[i]));
+    }
+  }
+  if (!report || !context.queue->status().ok()) return;
+  const std::string causes = list_causes(channels, diagnoses);
+  const size_t waiting = context.queue->undecided();
+  if (none_is_up && waiting > 0) {
+    log_warning("no worker is up, ", waiting,
+                waiting == 1 ? " closure waits. " : " closures wait. ", causes);
+  } else {
+    log_warning("waiting for ", causes);
+  }
 }
 
 void WorkerLinks::cancel_below(uint64_t sequence) {
@@ -57,6 +131,12 @@ void WorkerLinks::cancel_below(uint64_t sequence) {
 
 void WorkerLinks::end() {
   for (const auto& link : links()) link->end();
+  std::future<void> telling;
+  {
+    MutexLock lock(mutex_);
+    ended_ = true;
+    telling = std::move(telling_);
+  }
 }
 
 std::vector<WorkerState> WorkerLinks::states() const {

@@ -11,6 +11,7 @@
 #include "trireme/ps/packing.h"
 #include "trireme/ps/variable_service.h"
 #include "trireme/ps/variables.pb.h"
+#include "trireme/rpc/connect.h"
 #include "trireme/tensor/buffer_pool.h"
 #include "trireme/tensor/codec.h"
 #include "trireme/tensor/dtype.h"
@@ -112,10 +113,9 @@ absl::StatusOr<std::unique_ptr<PsClient>> PsClient::connect(PsClientOptions opti
                                                  .credentials = client->options_.credentials,
                                                  .faults = client->options_.faults}));
   }
-  // One after the other: each waits only for what the one before has not waited for.
-  for (auto& channel : client->channels_) {
-    TRIREME_RETURN_IF_ERROR(channel->hello(deadline, /*wait_for_ready=*/true).status());
-  }
+  std::vector<Channel*> channels;
+  for (auto& channel : client->channels_) channels.push_back(channel.get());
+  TRIREME_RETURN_IF_ERROR(connect_all(channels, deadline).status());
   const std::vector<uint64_t>& meant = client->options_.incarnations;
   const std::vector<uint64_t> found = client->incarnations();
   for (size_t i = 0; i < meant.size() && i < found.size(); ++i) {

@@ -1,7 +1,6 @@
 #include "trireme/ps/variable_service.h"
 
 #include <ATen/ops/from_blob.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
@@ -10,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/executor.h"
+#include "trireme/base/machine.h"
 #include "trireme/base/mutex.h"
 #include "trireme/base/status.h"
-#include "trireme/ps/byte_budget.h"
 #include "trireme/ps/packing.h"
 #include "trireme/ps/parallel.h"
 #include "trireme/ps/push_records.h"
@@ -154,7 +153,7 @@ class VariableService final : public Service {
   // What takes long, or may wait for the lock of a variable that is being changed.
   Method on_pool(const char* name, Roles callers, Repeats repeats,
                  void (VariableService::*body)(ServerCall),
-                 std::shared_ptr<Intake> intake = nullptr) {
+                 std::shared_ptr<ByteBudget> intake = nullptr) {
     return {name, callers, repeats,
             [this, body](ServerCall call) {
               pool_.submit([this, body, call = std::move(call)]() mutable {
@@ -460,8 +459,7 @@ class VariableService final : public Service {
 
 std::unique_ptr<Service> make_variable_service(TaskContext& context) {
   // What the machine has, less what the rest of the process needs.
-  const uint64_t memory = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  return make_variable_service(context, {.memory_limit = memory / 10 * 8});
+  return make_variable_service(context, {.memory_limit = physical_memory() / 10 * 8});
 }
 
 std::unique_ptr<Service> make_variable_service(TaskContext& context, VariableStoreOptions options) {

@@ -51,8 +51,6 @@ std::shared_ptr<grpc::Channel> make_grpc_channel(const ChannelOptions& options) 
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, internal::kWindowBytes);
   arguments.SetMaxReceiveMessageSize(kMaxFrameBytes);
   arguments.SetMaxSendMessageSize(-1);
   return grpc::CreateCustomChannel(options.address, options.credentials.for_channel(options.task),
@@ -74,10 +72,12 @@ struct Channel::State : std::enable_shared_from_this<State> {
     return {&internal::CompletionLoop::next(home).queue(), {}, {}};
   }
 
-  Prefix prefix(const CallOptions& call) const {
+  Prefix prefix(const std::string& method, const CallOptions& call) const {
+    // A hello asks whoever is there now.
+    const uint64_t known = method == kHelloMethod ? 0 : incarnation.load();
     return {.request_id = next_request_id(),
             .sender = options.caller,
-            .receiver = call.incarnation != 0 ? call.incarnation : incarnation.load()};
+            .receiver = call.incarnation != 0 ? call.incarnation : known};
   }
 
   void call_patiently(const std::string& method, Message request, const Prefix& prefix,
@@ -95,20 +95,32 @@ Channel::Channel(ChannelOptions options) : state_(std::make_shared<State>()) {
 
 Channel::~Channel() = default;
 
-absl::StatusOr<Hello> Channel::hello(Time deadline, bool wait_for_ready) {
-  const std::string task = state_->options.task;
+Message internal::hello_request(const ChannelOptions& options) {
   HelloRequest request;
   request.set_protocol_version(kProtocolVersion);
   request.set_release(version());
-  request.set_task(state_->options.caller_task);
-  request.set_expected_task(task);
-  state_->incarnation = 0;
-  TRIREME_ASSIGN_OR_RETURN(const Message answer,
-                           call(kHelloMethod, make_message(request),
-                                {.deadline = deadline, .wait_for_ready = wait_for_ready}));
-  TRIREME_ASSIGN_OR_RETURN(const HelloResponse response, parse_body<HelloResponse>(answer));
-  state_->incarnation = response.incarnation();
+  request.set_task(options.caller_task);
+  request.set_expected_task(options.task);
+  return make_message(request);
+}
+
+absl::StatusOr<Hello> internal::read_hello(const absl::StatusOr<Message>& answer) {
+  if (!answer.ok()) return answer.status();
+  TRIREME_ASSIGN_OR_RETURN(const HelloResponse response, parse_body<HelloResponse>(*answer));
   return Hello{response.task(), response.incarnation(), response.release(), response.pid()};
+}
+
+absl::StatusOr<Hello> Channel::hello(Time deadline) {
+  TRIREME_ASSIGN_OR_RETURN(
+      const Hello hello,
+      internal::read_hello(
+          call(kHelloMethod, internal::hello_request(state_->options), {.deadline = deadline})));
+  remember(hello);
+  return hello;
+}
+
+void Channel::remember(const Hello& hello) {
+  state_->incarnation = hello.incarnation;
 }
 
 // The way of calls that are retried or hurt. All attempts carry the same request id, by which the
@@ -118,10 +130,10 @@ void Channel::State::call_patiently(const std::string& method, Message request,
                                     OnResponse on_response) {
   auto shared = std::make_shared<const Message>(std::move(request));
   internal::Attempt attempt = [self = shared_from_this(), method, shared, options, prefix](
-                                  Time deadline, OnResponse done) {
+                                  Time first_word, OnResponse done) {
     internal::Send send = [=](std::stop_token cut, OnResponse then) {
       CallOptions once = options;
-      once.deadline = deadline;
+      once.first_word = first_word;
       if (!once.stop.stop_possible()) once.stop = cut;
       internal::OutgoingCall::start(self->target, method, prefix, *shared, once, self->queue(),
                                     std::move(then));
@@ -129,7 +141,8 @@ void Channel::State::call_patiently(const std::string& method, Message request,
     const auto& faults = self->options.faults;
     const Fault fault = faults ? faults->decide(method, self->options.task) : Fault();
     if (!faults) return send({}, std::move(done));
-    internal::send_with_fault(faults, fault, deadline, std::move(send), std::move(done));
+    internal::send_with_fault(faults, fault, std::min(first_word, options.deadline),
+                              std::move(send), std::move(done));
   };
   if (options.retry) {
     internal::call_with_retries(options, std::move(attempt), std::move(on_response));
@@ -141,11 +154,12 @@ void Channel::State::call_patiently(const std::string& method, Message request,
 void Channel::call(const std::string& method, Message request, const CallOptions& options,
                    OnResponse on_response) {
   if (options.retry || state_->options.faults) {
-    return state_->call_patiently(method, std::move(request), state_->prefix(options), options,
-                                  std::move(on_response));
+    return state_->call_patiently(method, std::move(request), state_->prefix(method, options),
+                                  options, std::move(on_response));
   }
-  internal::OutgoingCall::start(state_->target, method, state_->prefix(options), std::move(request),
-                                options, state_->queue(), std::move(on_response));
+  internal::OutgoingCall::start(state_->target, method, state_->prefix(method, options),
+                                std::move(request), options, state_->queue(),
+                                std::move(on_response));
 }
 
 // The calling thread drives the call.
@@ -161,14 +175,14 @@ Response Channel::State::call_in_place(const std::string& method, Message reques
 }
 
 Response Channel::call(const std::string& method, Message request, const CallOptions& options) {
-  const Prefix prefix = state_->prefix(options);
+  const Prefix prefix = state_->prefix(method, options);
   if (!state_->options.faults) {
     if (!options.retry) {
       return state_->call_in_place(method, std::move(request), prefix, options);
     }
     // Most calls need one attempt only.
     CallOptions once = options;
-    once.deadline = std::min(options.deadline, after(options.retry->attempt_time));
+    once.first_word = after(options.retry->attempt_time);
     Response response = state_->call_in_place(method, request, prefix, once);
     if (response.ok() || !internal::may_be_lost(response.status()) ||
         options.stop.stop_requested() || Clock::real().now() >= options.deadline) {
@@ -179,6 +193,10 @@ Response Channel::call(const std::string& method, Message request, const CallOpt
   state_->call_patiently(method, std::move(request), prefix, options,
                          [answer](Response response) { answer->set_value(std::move(response)); });
   return answer->get_future().get();  // it comes by the deadline
+}
+
+const ChannelOptions& Channel::options() const {
+  return state_->options;
 }
 
 const std::string& Channel::task() const {

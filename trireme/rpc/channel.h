@@ -40,6 +40,10 @@ struct ChannelOptions {
 
 struct CallOptions {
   Time deadline = after(std::chrono::seconds(60));
+  // By when the server must have been heard of, if that is sooner: a call in one frame each way
+  // must have been answered, and of a streamed one the first frame of an answer or a grant must
+  // have come. What was heard of and is lost later the connection's own pings tell.
+  Time first_word = Time::max();
   // The incarnation that is meant. 0: the one that was there at the last hello.
   uint64_t incarnation = 0;
   // The answer may be larger than a frame and is streamed. A call without this flag is cheaper, and
@@ -63,6 +67,14 @@ struct Hello {
   int64_t pid = 0;
 };
 
+namespace internal {
+
+// The question and the answer of a hello.
+Message hello_request(const ChannelOptions& options);
+absl::StatusOr<Hello> read_hello(const absl::StatusOr<Message>& answer);
+
+}  // namespace internal
+
 using Response = absl::StatusOr<Message>;
 using OnResponse = absl::AnyInvocable<void(Response)>;
 
@@ -76,7 +88,9 @@ class Channel {
 
   // Asks who is there, checks that it is who was meant, and remembers the incarnation: from then on
   // calls are meant for it. Blocks until the deadline.
-  absl::StatusOr<Hello> hello(Time deadline, bool wait_for_ready = false);
+  absl::StatusOr<Hello> hello(Time deadline);
+  // From now on calls are meant for the incarnation that answered.
+  void remember(const Hello& hello);
 
   // Calls back exactly once, on a thread that serves many calls: it must not block.
   void call(const std::string& method, Message request, const CallOptions& options,
@@ -85,6 +99,7 @@ class Channel {
   // Blocks. The calling thread itself drives the call: no other thread has to wake for it.
   Response call(const std::string& method, Message request, const CallOptions& options = {});
 
+  const ChannelOptions& options() const;
   const std::string& task() const;
   const std::string& address() const;
   // Of the last hello; 0 before.

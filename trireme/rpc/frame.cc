@@ -105,12 +105,12 @@ MessageReader::MessageReader(const MessageLimits& limits, Admission* admission,
       admission_(admission),
       tensors_(limits.tensors, BufferPool::shared(), admission, std::move(destination)) {}
 
-absl::Status MessageReader::read(const uint8_t* data, size_t size) {
+absl::StatusOr<size_t> MessageReader::read(const uint8_t* data, size_t size) {
   size_t used = 0;
   if (state_ == State::kPrefix) {
     used = std::min(size, sizeof(RawPrefix) - prefix_bytes_.size());
     prefix_bytes_.append(reinterpret_cast<const char*>(data), used);
-    if (prefix_bytes_.size() < sizeof(RawPrefix)) return absl::OkStatus();
+    if (prefix_bytes_.size() < sizeof(RawPrefix)) return used;
     TRIREME_RETURN_IF_ERROR(parse_prefix());
   }
   if (state_ == State::kBody) {
@@ -124,7 +124,13 @@ absl::Status MessageReader::read(const uint8_t* data, size_t size) {
     used += part;
     if (tensors_.done()) state_ = State::kDone;
   }
-  if (used < size) return malformed(absl::StrCat(size - used, " bytes too many"));
+  if (used < size && !paused()) return malformed(absl::StrCat(size - used, " bytes too many"));
+  return used;
+}
+
+absl::Status MessageReader::resume() {
+  TRIREME_RETURN_IF_ERROR(tensors_.resume());
+  if (tensors_.done()) state_ = State::kDone;
   return absl::OkStatus();
 }
 
@@ -161,6 +167,12 @@ absl::Status MessageReader::parse_prefix() {
 
 void MessageReader::after_body() {
   state_ = has_tensors_ ? State::kTensors : State::kDone;
+}
+
+std::optional<uint64_t> MessageReader::bytes_left() const {
+  if (state_ == State::kPrefix) return std::nullopt;
+  if (has_tensors_) return tensors_.bytes_left();
+  return body_size_ - body_.size();
 }
 
 Message MessageReader::take() {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,7 +21,7 @@
 // has no size limit of its own and a frame's memory is small.
 namespace trireme {
 
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;
 
 // The frame size that streams best here (docs/decisions/one-kind-of-call.md), and the largest that
 // a receiver takes.
@@ -81,13 +82,21 @@ class MessageReader {
   explicit MessageReader(const MessageLimits& limits, Admission* admission = nullptr,
                          Destination destination = nullptr);
 
-  absl::Status read(const uint8_t* data, size_t size);
+  // How many of the bytes it took: all, unless it pauses or fails.
+  absl::StatusOr<size_t> read(const uint8_t* data, size_t size);
+
+  // Stops read() before memory is taken for tensors.
+  void pause_before_tensors() { tensors_.pause_after_table(); }
+  bool paused() const { return tensors_.paused(); }
+  absl::Status resume();
 
   bool has_prefix() const { return state_ != State::kPrefix; }
   const Prefix& prefix() const { return prefix_; }
   bool done() const { return state_ == State::kDone; }
   // Of the tensors, once the table that declares them has been read; 0 before.
   uint64_t declared_bytes() const { return tensors_.declared_bytes(); }
+  // Of the whole message that are still to come, once that is known.
+  std::optional<uint64_t> bytes_left() const;
   Message take();
 
  private:

@@ -3,6 +3,7 @@
 #include <c10/core/StorageImpl.h>
 #include <grpc/support/log.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -13,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "trireme/base/logging.h"
 #include "trireme/base/rate_limit.h"
+#include "trireme/rpc/flow_control.h"
 
 namespace trireme::internal {
 namespace {
@@ -34,7 +36,7 @@ void route_log() {
 }
 
 // glibc raises its thresholds by itself when the largest block that it maps is freed. That does not
-// overrule what the user has set in the environment, as mallopt() would.
+// overrule what the user, or a server (use_memory_as_server), has set, as mallopt() would.
 void keep_freed_memory() {
   constexpr size_t kLargestMapped = (32 << 20) - (64 << 10);
   void* volatile block = std::malloc(kLargestMapped);
@@ -90,15 +92,33 @@ grpc::ByteBuffer to_byte_buffer(std::vector<Piece> frame) {
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-absl::Status read_frame(const grpc::ByteBuffer& frame, MessageReader& reader) {
+absl::StatusOr<size_t> read_frame(const grpc::ByteBuffer& frame, MessageReader& reader,
+                                  size_t from) {
   std::vector<grpc::Slice> slices;
   if (!frame.Dump(&slices).ok()) {
     return make_status(ErrorCode::kInvalidArgument, "malformed message: no bytes");
   }
+  size_t begin = 0;  // of the slice
   for (const grpc::Slice& slice : slices) {
-    TRIREME_RETURN_IF_ERROR(reader.read(slice.begin(), slice.size()));
+    const size_t skipped = std::min(slice.size(), from - std::min(from, begin));
+    TRIREME_ASSIGN_OR_RETURN(const size_t used,
+                             reader.read(slice.begin() + skipped, slice.size() - skipped));
+    if (skipped + used < slice.size()) return begin + skipped + used;
+    begin += slice.size();
   }
-  return absl::OkStatus();
+  return begin;
+}
+
+grpc::ByteBuffer grant_frame(uint64_t bytes) {
+  const grpc::Slice slice(encode_grant(bytes));
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+std::optional<uint64_t> read_grant(const grpc::ByteBuffer& frame) {
+  if (frame.Length() != kGrantFrameBytes) return std::nullopt;
+  grpc::Slice slice;
+  if (!frame.DumpToSingleSlice(&slice).ok()) return std::nullopt;
+  return decode_grant(std::string(reinterpret_cast<const char*>(slice.begin()), slice.size()));
 }
 
 grpc::Status to_grpc(const absl::Status& status) {

@@ -5,6 +5,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/status.h>
 
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,11 +14,6 @@
 
 // Between our types and gRPC's. Included by sources of rpc/ only.
 namespace trireme::internal {
-
-// How much of a stream gRPC takes in before it is read. Fixed: gRPC's own estimate grows with every
-// pause of the reader, and held 100 MiB beside a 5 GiB tensor. Two frames cover 25 Gbit/s at 0.6
-// ms.
-inline constexpr int kWindowBytes = 2 * kFrameBytes;
 
 // What one thread wrote before hand_over is seen by the one that gets the object back from gRPC and
 // calls take_over. So it is anyway, but ThreadSanitizer, which cannot see into gRPC, has to be
@@ -50,8 +46,13 @@ class MemberTag final : public Tag {
 };
 
 grpc::ByteBuffer to_byte_buffer(std::vector<Piece> frame);
-// Feeds a received frame to the reader.
-absl::Status read_frame(const grpc::ByteBuffer& frame, MessageReader& reader);
+// Feeds a received frame to the reader, from this byte on. Returns where it stopped, which is
+// before the end only if the reader pauses.
+absl::StatusOr<size_t> read_frame(const grpc::ByteBuffer& frame, MessageReader& reader,
+                                  size_t from = 0);
+grpc::ByteBuffer grant_frame(uint64_t bytes);
+// Nothing when the frame is part of a message.
+std::optional<uint64_t> read_grant(const grpc::ByteBuffer& frame);
 
 grpc::Status to_grpc(const absl::Status& status);
 // True when the status was made by to_grpc, and so by a Trireme server, not by gRPC itself.

@@ -1,5 +1,8 @@
 #include "trireme/rpc/incoming_call.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
@@ -47,6 +50,7 @@ void IncomingCall::on_accepted(bool ok) {
                               absl::StrCat("this server does not offer ", context_.method())));
   }
   registered_ = &found->second;
+  if (registered_->intake) reader_.pause_before_tensors();
   if (registered_->stats.calls != nullptr) registered_->stats.calls->add();
   if (const absl::Status status = check_role(); !status.ok()) return finish(status);
   reading_since_ = arrived_;
@@ -54,6 +58,10 @@ void IncomingCall::on_accepted(bool ok) {
 }
 
 absl::Status IncomingCall::admit(uint64_t bytes) {
+  // The tensors of a request that waits at an intake hold no memory yet, and those of one that was
+  // let in are counted there. The body, which comes before, has to be counted here.
+  const bool tensors = reader_.has_prefix();
+  if (registered_->intake && tensors) return server_.receiving.check_alone(bytes);
   TRIREME_ASSIGN_OR_RETURN(ReceiveBudget::Share share,
                            server_.receiving.take(context_.peer(), bytes));
   shares_.push_back(std::move(share));
@@ -78,35 +86,68 @@ void IncomingCall::let_go_if_late(Time now) {
 }
 
 void IncomingCall::on_read(bool ok) {
+  held_back_ = false;
   if (!ok) {
-    expect_none();
-    return finish(make_status(ErrorCode::kInvalidArgument, "the request ends too early"));
+    return end_request(make_status(ErrorCode::kInvalidArgument, "the request ends too early"));
   }
-  if (registered_->stats.bytes_in != nullptr) registered_->stats.bytes_in->add(frame_.Length());
-  received_ += frame_.Length();
-  absl::Status status = read_frame(frame_, reader_);
-  frame_.Clear();
-  if (status.ok() && reader_.has_prefix()) status = check_prefix();
-  if (!status.ok()) return finish(status);
-  if (!reader_.done()) {
-    if (registered_->intake && let_in_ == 0 && reader_.declared_bytes() > 0) {
-      expect_none();  // it waits for us
-      let_in_ = reader_.declared_bytes();
-      return registered_->intake->ask(let_in_, [self = shared_from_this()] {
-        self->reading_since_ = std::chrono::steady_clock::now();
-        self->read_on();
-      });
-    }
-    return read_on();
+  const size_t bytes = frame_.Length();
+  if (registered_->stats.bytes_in != nullptr) registered_->stats.bytes_in->add(bytes);
+  received_ += bytes;
+  receive_window_.took(bytes);
+  const absl::Status status = take_frame();
+  if (!status.ok() || reader_.done()) return end_request(status);
+  if (reader_.paused()) {
+    waits_to_ask_ = writing_grant_;  // an answer that is there already could not be written
+    return waits_to_ask_ ? void() : wait_for_turn();
   }
-  expect_none();
-  shares_.clear();
-  request_ = reader_.take();
-  if (registered_->repeats == Repeats::kHarmless) return serve();
-  if (const absl::Status refusal = serve_once(); !refusal.ok()) {
-    log_refusal(refusal);
-    finish(refusal);
+  grant_more();
+  read_on();
+}
+
+absl::Status IncomingCall::take_frame() {
+  if (held_frame_.Valid()) {  // the call was let in
+    TRIREME_RETURN_IF_ERROR(reader_.resume());
+    TRIREME_RETURN_IF_ERROR(read_frame(held_frame_, reader_, held_from_).status());
+    held_frame_.Clear();
   }
+  TRIREME_ASSIGN_OR_RETURN(held_from_, read_frame(frame_, reader_));
+  if (reader_.has_prefix()) TRIREME_RETURN_IF_ERROR(check_prefix());
+  if (!reader_.paused()) {
+    frame_.Clear();
+    return absl::OkStatus();
+  }
+  held_frame_.Swap(&frame_);
+  // All of it is here: to hold it back would save nothing.
+  if (*reader_.bytes_left() > held_frame_.Length() - held_from_) return absl::OkStatus();
+  TRIREME_RETURN_IF_ERROR(reader_.resume());
+  TRIREME_RETURN_IF_ERROR(read_frame(held_frame_, reader_, held_from_).status());
+  held_frame_.Clear();
+  return absl::OkStatus();
+}
+
+void IncomingCall::wait_for_turn() {
+  if (!self_done_) {
+    return end_request(make_status(ErrorCode::kCancelled, "the caller did not wait for its turn"));
+  }
+  expect_none();  // it waits for us
+  // Before it waits: later requests may be answered, and their answers dropped, in the meantime.
+  if (registered_->repeats != Repeats::kHarmless) {
+    const absl::StatusOr<bool> is_new = begin_once();
+    if (!is_new.ok()) return end_request(is_new.status());
+    if (!*is_new) return;  // the answer of the first attempt is sent, and the rest never read
+  }
+  held_back_ = true;
+  let_in_ = reader_.declared_bytes();
+  // The sender may send at least one more frame without another grant, and with that the next grant
+  // comes.
+  const auto place = registered_->intake->ask(let_in_, [self = shared_from_this()] {
+    self->reading_since_ = std::chrono::steady_clock::now();
+    self->read_on();
+  });
+  if (!place) return;
+  place_ = *place;
+  // A caller that hears nothing for long takes its call for lost and sends it again.
+  write_grant(kUngranted);
 }
 
 void IncomingCall::read_on() {
@@ -114,24 +155,68 @@ void IncomingCall::read_on() {
   stream_.Read(&frame_, read_.start());
 }
 
-absl::Status IncomingCall::serve_once() {
+void IncomingCall::grant_more() {
+  if (writing_grant_) return;  // its end asks again
+  if (const auto due = receive_window_.next_grant(reader_.bytes_left())) write_grant(*due);
+}
+
+void IncomingCall::write_grant(uint64_t bytes) {
+  if (writing_grant_) return;
+  writing_grant_ = true;
+  stream_.Write(grant_frame(bytes), grant_written_.start());
+}
+
+void IncomingCall::on_grant_written(bool ok) {
+  writing_grant_ = false;
+  if (request_status_) return request_ended();
+  if (std::exchange(waits_to_ask_, false)) return wait_for_turn();
+  if (ok && !held_back_) grant_more();
+}
+
+// gRPC takes one write at a time, so the answer waits for a grant that is on its way.
+void IncomingCall::end_request(absl::Status status) {
+  request_status_ = std::move(status);
+  if (!writing_grant_) request_ended();
+}
+
+void IncomingCall::request_ended() {
+  expect_none();
+  shares_.clear();
+  held_frame_.Clear();
+  if (!request_status_->ok()) {
+    if (answers_repetitions_) {  // nothing was done
+      server_.answers.finish(reader_.prefix().sender, reader_.prefix().request_id,
+                             make_status(ErrorCode::kCancelled, "the request did not arrive"));
+    }
+    return finish(*request_status_);
+  }
+  request_ = reader_.take();
+  if (registered_->repeats == Repeats::kHarmless || answers_repetitions_) return serve();
+  const absl::StatusOr<bool> is_new = begin_once();
+  if (!is_new.ok()) return finish(is_new.status());
+  if (*is_new) return serve();
+  request_ = {};
+}
+
+absl::StatusOr<bool> IncomingCall::begin_once() {
   const Prefix& prefix = reader_.prefix();
   if (prefix.receiver == 0) {
-    return make_status(ErrorCode::kFailedPrecondition,
-                       absl::StrCat(method(),
-                                    " is done once, so the call has to say which "
-                                    "incarnation it is meant for: say hello first"));
+    const absl::Status refusal =
+        make_status(ErrorCode::kFailedPrecondition,
+                    absl::StrCat(method(),
+                                 " is done once, so the call has to say which incarnation it is "
+                                 "meant for: say hello first"));
+    log_refusal(refusal);
+    return refusal;
   }
-  TRIREME_ASSIGN_OR_RETURN(
-      const AnswerCache::Found found,
-      server_.answers.begin(
-          prefix.sender, prefix.request_id, peer_ ? peer_->name : "",
-          [self = shared_from_this()](const AnswerCache::Answer& answer) { self->send(answer); }));
-  if (found == AnswerCache::Found::kNew) {
-    answers_repetitions_ = true;
-    serve();
+  auto found = server_.answers.begin(
+      prefix.sender, prefix.request_id, peer_ ? peer_->name : "",
+      [self = shared_from_this()](const AnswerCache::Answer& answer) { self->send(answer); });
+  if (!found.ok()) {
+    log_refusal(found.status());
+    return found.status();
   }
-  return absl::OkStatus();
+  return answers_repetitions_ = *found == AnswerCache::Found::kNew;
 }
 
 void IncomingCall::serve() {
@@ -195,8 +280,13 @@ void IncomingCall::respond(absl::StatusOr<Message> response) {
   send(std::move(response));
 }
 
+void IncomingCall::leave_intake() {
+  if (let_in_ > 0) registered_->intake->leave(std::exchange(let_in_, 0));
+}
+
 void IncomingCall::send(absl::StatusOr<Message> response) {
   if (!response.ok()) return finish(response.status());
+  leave_intake();
   const Prefix& asked = reader_.prefix();
   auto writer = MessageWriter::make({.request_id = asked.request_id,
                                      .sender = server_.options.incarnation,
@@ -218,12 +308,18 @@ void IncomingCall::send(absl::StatusOr<Message> response) {
 }
 
 void IncomingCall::write_next() {
-  const bool last = reader_.prefix().one_frame || writer_->bytes_left() <= kFrameBytes;
+  const bool whole = reader_.prefix().one_frame;
+  const uint64_t bytes =
+      whole ? writer_->bytes_left() : std::min<uint64_t>(writer_->bytes_left(), kFrameBytes);
   expect_progress(answered_, sent_);
-  const grpc::ByteBuffer frame =
-      to_byte_buffer(writer_->next_frame(last ? writer_->bytes_left() : kFrameBytes));
-  sent_ += frame.Length();
-  if (last) {
+  if (!whole && !send_window_.has_room(bytes)) {
+    waits_for_grant_ = true;
+    return;
+  }
+  send_window_.sent(bytes);
+  sent_ += bytes;
+  const grpc::ByteBuffer frame = to_byte_buffer(writer_->next_frame(bytes));
+  if (writer_->bytes_left() == 0) {
     stream_.WriteAndFinish(frame, grpc::WriteOptions(), grpc::Status::OK, finished_.start());
   } else {
     stream_.Write(frame, written_.start());
@@ -231,13 +327,41 @@ void IncomingCall::write_next() {
 }
 
 void IncomingCall::on_written(bool ok) {
-  if (ok) return write_next();
-  // The caller is gone. Finishing releases the call.
+  if (!ok) return give_up();
+  // Asked for here, not when the answer begins: from the first write on, events come on one thread.
+  if (!self_reading_ && !send_window_.covers(sent_ + writer_->bytes_left())) read_grant_of_caller();
+  write_next();
+}
+
+void IncomingCall::read_grant_of_caller() {
+  self_reading_ = shared_from_this();
+  stream_.Read(&frame_, grant_read_.start());
+}
+
+void IncomingCall::on_grant_read(bool ok) {
+  const std::shared_ptr<IncomingCall> self = std::move(self_reading_);
+  const bool waited = std::exchange(waits_for_grant_, false);
+  if (!writer_) return;  // the answer is out
+  const auto granted = ok ? read_grant(frame_) : std::nullopt;
+  frame_.Clear();
+  if (!granted) {
+    if (waited) return give_up();
+    context_.TryCancel();  // the write that is under way ends then
+    return;
+  }
+  send_window_.grant(*granted);
+  if (!send_window_.covers(sent_ + writer_->bytes_left())) read_grant_of_caller();
+  if (waited) write_next();
+}
+
+// The caller is gone, or does not keep to the protocol. Finishing releases the call.
+void IncomingCall::give_up() {
   expect_none();
   stream_.Finish(grpc::Status::CANCELLED, finished_.start());
 }
 
 void IncomingCall::finish(const absl::Status& status) {
+  leave_intake();
   if (registered_ != nullptr && registered_->stats.errors != nullptr) {
     registered_->stats.errors->add();
   }
@@ -253,7 +377,6 @@ void IncomingCall::on_finished(bool) {
         std::chrono::duration_cast<std::chrono::microseconds>(took).count());
   }
   writer_.reset();
-  if (let_in_ > 0) registered_->intake->leave(let_in_);
   serving_ = Gate::Pass();
   self_.reset();
 }
@@ -267,6 +390,10 @@ void IncomingCall::on_done(bool) {
       stop = stop_;
     }
     if (stop) stop->request_stop();  // outside the lock: it runs the callbacks of others
+    if (place_ > 0 && registered_->intake->withdraw(place_)) {
+      let_in_ = 0;
+      end_request(make_status(ErrorCode::kCancelled, "the caller did not wait for its turn"));
+    }
   }
   self_done_.reset();
 }

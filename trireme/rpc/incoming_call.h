@@ -13,6 +13,7 @@
 #include "trireme/base/rate_limit.h"
 #include "trireme/rpc/answer_cache.h"
 #include "trireme/rpc/call_watch.h"
+#include "trireme/rpc/flow_control.h"
 #include "trireme/rpc/grpc_bridge.h"
 #include "trireme/rpc/receive_budget.h"
 #include "trireme/rpc/server.h"
@@ -31,7 +32,7 @@ struct RegisteredMethod {
   Roles callers;
   Repeats repeats;
   Handler handler;
-  std::shared_ptr<Intake> intake;
+  std::shared_ptr<ByteBudget> intake;
   MethodStats stats;
 };
 
@@ -57,8 +58,12 @@ struct ServerContextOfCalls {
 //
 //   accept -> read frames -> handler -> write frames -> finished
 //
-// Events of one call come one at a time, on the thread of its queue; only respond() and the stop
-// token are touched by others. It lives until gRPC has no event of it left and nobody holds it.
+// Between the frames of a large request grants are written, and between those of a large answer the
+// caller's are read (flow_control.h).
+//
+// Events of one call come one at a time, on the thread of its queue; only respond(), the stop
+// token and the intake, when it lets the call in, are of other threads. It lives until gRPC has no
+// event of it left and nobody holds it.
 class IncomingCall : public std::enable_shared_from_this<IncomingCall>, private Admission {
  public:
   // Waits for the next call on this queue, serves it, and waits for another one.
@@ -82,16 +87,30 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall>, private 
 
   void on_accepted(bool ok);
   void on_read(bool ok);
+  void on_grant_written(bool ok);
   void on_written(bool ok);
+  void on_grant_read(bool ok);
   void on_finished(bool ok);
   void on_done(bool ok);
 
   void read_on();
+  // Reads the frame that has come, and before it the rest of one that was held back.
+  absl::Status take_frame();
+  void wait_for_turn();
+  void leave_intake();
+  void grant_more();
+  void write_grant(uint64_t bytes);
+  void end_request(absl::Status status);
+  void request_ended();
   void serve();
-  absl::Status serve_once();
+  // For methods that are done once: false if an earlier attempt is under way or was answered; then
+  // its answer is sent.
+  absl::StatusOr<bool> begin_once();
   void send(absl::StatusOr<Message> response);
   void finish(const absl::Status& status);
   void write_next();
+  void read_grant_of_caller();
+  void give_up();
   absl::Status admit(uint64_t bytes) override;
   // The caller has the next move, and until when it has to be made.
   void expect_progress(Time since, uint64_t bytes);
@@ -117,12 +136,23 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall>, private 
   Time reading_since_;
   uint64_t received_ = 0;
   uint64_t let_in_ = 0;  // bytes of the request that its method's intake knows of
+  uint64_t place_ = 0;   // in the line there
   std::vector<ReceiveBudget::Share> shares_;  // until the request is whole
 
   grpc::ByteBuffer frame_;
+  grpc::ByteBuffer held_frame_;  // read up to this byte; the rest when the call is let in
+  size_t held_from_ = 0;
+  bool waits_to_ask_ = false;  // for its turn, until a grant is written
+  bool held_back_ = false;     // until the first frame after it was let in
   MessageReader reader_;
+  ReceiveWindow receive_window_;
+  bool writing_grant_ = false;
+  std::optional<absl::Status> request_status_;  // of the request, once no more of it is read
   Message request_;
   std::optional<MessageWriter> writer_;
+  SendWindow send_window_;
+  bool waits_for_grant_ = false;
+  std::shared_ptr<IncomingCall> self_reading_;  // while a grant is being read
   Time answered_;
   uint64_t sent_ = 0;
 
@@ -136,7 +166,9 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall>, private 
 
   MemberTag<IncomingCall, &IncomingCall::on_accepted> accepted_{this};
   MemberTag<IncomingCall, &IncomingCall::on_read> read_{this};
+  MemberTag<IncomingCall, &IncomingCall::on_grant_written> grant_written_{this};
   MemberTag<IncomingCall, &IncomingCall::on_written> written_{this};
+  MemberTag<IncomingCall, &IncomingCall::on_grant_read> grant_read_{this};
   MemberTag<IncomingCall, &IncomingCall::on_finished> finished_{this};
   MemberTag<IncomingCall, &IncomingCall::on_done> done_{this};
 };

@@ -28,6 +28,11 @@ struct ServerLimits {
   uint64_t connection_receive_bytes = default_receive_bytes() / 2;
   uint64_t receive_bytes = default_receive_bytes();
 
+  // What gRPC may hold of all connections beside that: bytes that have arrived and are not read
+  // yet. Senders that keep to the protocol send 8 MiB ahead (rpc/flow_control.h); under those that
+  // do not, gRPC closes windows first and then cancels calls, as it finds them.
+  uint64_t unread_bytes = default_receive_bytes() / 4;
+
   // Calls under way: of one connection, where further ones wait at the caller, and of all, beyond
   // which they are refused.
   int connection_calls = 1024;

@@ -104,6 +104,9 @@ class RawStream {
     return next();
   }
   grpc::Status finish() {
+    do {  // grants, which would otherwise stand before the status
+      stream_->Read(&read_, nullptr);
+    } while (next());
     grpc::Status status;
     stream_->Finish(&status, nullptr);
     next();
@@ -121,6 +124,7 @@ class RawStream {
   grpc::GenericStub stub_;
   grpc::CompletionQueue queue_;
   grpc::ClientContext context_;
+  grpc::ByteBuffer read_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
 };
 

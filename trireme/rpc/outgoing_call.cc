@@ -1,9 +1,11 @@
 #include "trireme/rpc/outgoing_call.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/rpc/retrying_call.h"
+#include "trireme/rpc/timer.h"
 
 namespace trireme::internal {
 namespace {
@@ -28,7 +30,8 @@ void OutgoingCall::start(const Target& target, const std::string& method, const 
     on_response(with_origin(writer.status(), {target.task, method}));
     return;
   }
-  auto* call = new OutgoingCall(target, method, options, std::move(queue), std::move(on_response));
+  auto* call = new OutgoingCall(target, method, options, marked.one_frame, std::move(queue),
+                                std::move(on_response));
   if (marked.one_frame) {
     call->start_unary(*std::move(writer));
   } else {
@@ -37,15 +40,17 @@ void OutgoingCall::start(const Target& target, const std::string& method, const 
 }
 
 OutgoingCall::OutgoingCall(const Target& target, const std::string& method,
-                           const CallOptions& options, CallQueue queue, OnResponse on_response)
+                           const CallOptions& options, bool unary, CallQueue queue,
+                           OnResponse on_response)
     : target_(target),
       method_(method),
-      deadline_(options.deadline),
+      first_word_(options.first_word),
       stop_(options.stop),
       queue_(std::move(queue)),
       on_response_(std::move(on_response)),
       reader_(target.limits, /*admission=*/nullptr, options.into) {
-  context_.set_deadline(to_timespec(options.deadline));
+  context_.set_deadline(
+      to_timespec(unary ? std::min(options.deadline, options.first_word) : options.deadline));
   context_.set_wait_for_ready(options.wait_for_ready);
   if (options.stop.stop_possible()) {
     on_stop_.emplace(options.stop, [this] { context_.TryCancel(); });
@@ -53,6 +58,20 @@ OutgoingCall::OutgoingCall(const Target& target, const std::string& method,
   if (queue_.ends.stop_possible()) {
     on_end_.emplace(queue_.ends, [this] { context_.TryCancel(); });
   }
+}
+
+void OutgoingCall::end_unless_heard_by(Time time) {
+  timer_ = std::make_shared<Timer>();
+  {
+    MutexLock lock(timer_->mutex);
+    timer_->call = this;
+  }
+  run_at(time, [timer = timer_] {
+    MutexLock lock(timer->mutex);
+    if (timer->call == nullptr || timer->call->heard_) return;
+    timer->call->late_ = true;
+    timer->call->context_.TryCancel();
+  });
 }
 
 void OutgoingCall::start_unary(MessageWriter writer) {
@@ -63,7 +82,7 @@ void OutgoingCall::start_unary(MessageWriter writer) {
 }
 
 void OutgoingCall::on_unary(bool) {
-  if (grpc_status_.ok()) read_status_ = read_frame(frame_, reader_);
+  if (grpc_status_.ok()) read_status_ = read_frame(frame_, reader_).status();
   complete();
 }
 
@@ -72,40 +91,67 @@ void OutgoingCall::start_stream(MessageWriter writer) {
   context_.set_initial_metadata_corked(true);  // goes out with the first frame
   stream_ = target_.stub->PrepareCall(&context_, method_, queue_.queue);
   stream_->StartCall(nullptr);
-  events_ = 2;
-  write_next();
+  if (first_word_ != Time::max()) end_unless_heard_by(first_word_);
+  events_ = 1;  // of the read below, which the event of the first write may come before
+  write_on();
   stream_->Read(&frame_, read_tag_.start());
 }
 
-void OutgoingCall::write_next() {
-  const bool last = writer_->bytes_left() <= kFrameBytes;
-  const grpc::ByteBuffer frame = to_byte_buffer(writer_->next_frame(kFrameBytes));
-  if (last) {
-    stream_->WriteLast(frame, grpc::WriteOptions(), written_tag_.start());
-  } else {
-    stream_->Write(frame, written_tag_.start());
+// Writes what is due: the rest of the request as far as it was granted, or a grant of our own.
+void OutgoingCall::write_on() {
+  if (writing_ || ended_) return;
+  if (writer_) {
+    const uint64_t bytes = std::min<uint64_t>(writer_->bytes_left(), kFrameBytes);
+    if (!send_window_.has_room(bytes)) return;
+    send_window_.sent(bytes);
+    const grpc::ByteBuffer frame = to_byte_buffer(writer_->next_frame(bytes));
+    if (writer_->bytes_left() == 0) writer_.reset();
+    write(frame);
+  } else if (grant_) {
+    write(grant_frame(*std::exchange(grant_, std::nullopt)));
   }
 }
 
+void OutgoingCall::write(const grpc::ByteBuffer& frame) {
+  writing_ = true;
+  ++events_;
+  stream_->Write(frame, written_tag_.start());
+}
+
 void OutgoingCall::on_written(bool ok) {
-  if (ok && writer_->bytes_left() > 0) return write_next();
-  writer_.reset();
+  writing_ = false;
+  if (!ok) ended_ = true;  // the read that is under way ends as well
+  write_on();
   event_done();
 }
 
 void OutgoingCall::on_read(bool ok) {
   if (!ok) {  // the end, or an error: the status tells
+    ended_ = true;
     ++events_;
     stream_->Finish(&grpc_status_, finished_tag_.start());
     return event_done();
   }
+  heard_ = true;
   // The next read is asked for before this frame is copied, so that the sender need not wait.
   grpc::ByteBuffer frame;
   frame.Swap(&frame_);
   stream_->Read(&frame_, read_tag_.start());
   if (!read_status_.ok()) return;
-  read_status_ = read_frame(frame, reader_);
-  if (!read_status_.ok()) context_.TryCancel();
+  if (!answer_began_) {
+    if (const auto granted = read_grant(frame)) {
+      send_window_.grant(*granted);
+      return write_on();
+    }
+    answer_began_ = true;
+  }
+  read_status_ = read_frame(frame, reader_).status();
+  if (!read_status_.ok()) return context_.TryCancel();
+  receive_window_.took(frame.Length());
+  if (const auto due = receive_window_.next_grant(reader_.bytes_left())) {
+    grant_ = due;
+    write_on();
+  }
 }
 
 void OutgoingCall::on_finished(bool) {
@@ -119,6 +165,10 @@ void OutgoingCall::event_done() {
 void OutgoingCall::complete() {
   on_stop_.reset();  // waits for a cancellation that is running right now
   on_end_.reset();
+  if (timer_) {
+    MutexLock lock(timer_->mutex);
+    timer_->call = nullptr;
+  }
   OnResponse on_response = std::move(on_response_);
   absl::Status status = outcome();
   Response response = status.ok() ? Response(reader_.take()) : Response(std::move(status));
@@ -138,7 +188,7 @@ absl::Status OutgoingCall::outcome() const {
                        origin);
   }
   if (made_by_peer(grpc_status_)) return as_answer(with_origin(from_grpc(grpc_status_), origin));
-  switch (grpc_status_.error_code()) {
+  switch (late_ ? grpc::StatusCode::DEADLINE_EXCEEDED : grpc_status_.error_code()) {
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       return make_status(ErrorCode::kDeadlineExceeded,
                          absl::StrCat("no answer from ", peer, " to ", method_,
@@ -164,6 +214,17 @@ absl::Status OutgoingCall::outcome() const {
                                         "its log tells"
                                       : ""),
           origin);
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      return make_status(ErrorCode::kTaskUnreachable,
+                         absl::StrCat(peer, " ended the call of ", method_,
+                                      " as what it may hold of unread requests is used up (",
+                                      grpc_status_.error_message(), ")"),
+                         origin);
+    case grpc::StatusCode::UNIMPLEMENTED:
+      return make_status(ErrorCode::kUnimplemented,
+                         absl::StrCat(peer, " does not know ", method_,
+                                      ": it is a gRPC server, but not a Trireme server"),
+                         origin);
     default:
       return make_status(static_cast<ErrorCode>(grpc_status_.error_code()),
                          absl::StrCat(method_, " on ", peer, ": ", grpc_status_.error_message()),

@@ -3,13 +3,16 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/generic/generic_stub.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <stop_token>
 #include <string>
 
+#include "trireme/base/mutex.h"
 #include "trireme/rpc/call_queue.h"
 #include "trireme/rpc/channel.h"
+#include "trireme/rpc/flow_control.h"
 #include "trireme/rpc/grpc_bridge.h"
 
 namespace trireme::internal {
@@ -27,7 +30,9 @@ struct Target {
 //
 // On the wire a call is always a stream of frames each way. When both ways fit one frame, the
 // unary form of gRPC's client says the same with a third of the events; otherwise frames are
-// written and read side by side.
+// written and read side by side. Between the request's frames the server's grants are read, and
+// between the answer's frames ours are written; so the stream stays open for writing until the
+// server ends it. After start() events come one at a time, on the thread of the call's queue.
 class OutgoingCall {
  public:
   static void start(const Target& target, const std::string& method, const Prefix& prefix,
@@ -36,12 +41,20 @@ class OutgoingCall {
 
  private:
   OutgoingCall(const Target& target, const std::string& method, const CallOptions& options,
-               CallQueue queue, OnResponse on_response);
+               bool unary, CallQueue queue, OnResponse on_response);
   ~OutgoingCall() = default;
 
+  // Lets the timer of a call that may have ended find it as long as it lives.
+  struct Timer {
+    Mutex mutex;
+    OutgoingCall* call ABSL_GUARDED_BY(mutex) = nullptr;
+  };
+
+  void end_unless_heard_by(Time time);
   void start_unary(MessageWriter writer);
   void start_stream(MessageWriter writer);
-  void write_next();
+  void write_on();
+  void write(const grpc::ByteBuffer& frame);
   void on_unary(bool ok);
   void on_written(bool ok);
   void on_read(bool ok);
@@ -52,7 +65,7 @@ class OutgoingCall {
 
   const Target target_;
   const std::string method_;
-  const Time deadline_;
+  const Time first_word_;
   const std::stop_token stop_;
   const CallQueue queue_;
   OnResponse on_response_;
@@ -61,8 +74,17 @@ class OutgoingCall {
 
   std::unique_ptr<grpc::GenericClientAsyncResponseReader> unary_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
-  std::optional<MessageWriter> writer_;
+  std::optional<MessageWriter> writer_;  // of the request, until all of it is handed to gRPC
+  SendWindow send_window_;
+  std::optional<uint64_t> grant_;  // of the answer's bytes, to be written
+  bool writing_ = false;
+  bool ended_ = false;  // nothing can be written any more
   grpc::ByteBuffer frame_;
+  std::shared_ptr<Timer> timer_;
+  std::atomic<bool> heard_ = false;  // a frame has come
+  std::atomic<bool> late_ = false;   // ended, as none came in time
+  bool answer_began_ = false;
+  ReceiveWindow receive_window_;
   MessageReader reader_;
   grpc::Status grpc_status_;
   absl::Status read_status_;

@@ -15,6 +15,12 @@ absl::Status refused(uint64_t bytes, uint64_t taken, const char* whose, uint64_t
 
 }  // namespace
 
+absl::Status ReceiveBudget::check_alone(uint64_t bytes) const {
+  if (bytes > of_connection_) return refused(bytes, 0, "of a connection", of_connection_);
+  if (bytes > of_all_) return refused(bytes, 0, "of the server", of_all_);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ReceiveBudget::Share> ReceiveBudget::take(const std::string& connection,
                                                          uint64_t bytes) {
   MutexLock lock(mutex_);

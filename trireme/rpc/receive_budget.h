@@ -44,6 +44,8 @@ class ReceiveBudget {
     uint64_t bytes_ = 0;
   };
 
+  // RESOURCE_EXHAUSTED when it would be too much even if nothing else were arriving.
+  absl::Status check_alone(uint64_t bytes) const;
   // RESOURCE_EXHAUSTED when it would be too much.
   absl::StatusOr<Share> take(const std::string& connection, uint64_t bytes);
 

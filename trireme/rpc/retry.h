@@ -8,9 +8,9 @@
 namespace trireme {
 
 // How a call is repeated when it may have been lost: nobody was reached, the connection broke, or
-// nothing was heard for attempt_time. Every method may be retried: what may not be done twice, the
-// server does once and answers repetitions as it did the first (Repeats in rpc/service.h). Errors
-// that the server made itself are answers and end the call.
+// nothing was heard for attempt_time (CallOptions::first_word). Every method may be retried: what
+// may not be done twice, the server does once and answers repetitions as it did the first (Repeats
+// in rpc/service.h). Errors that the server made itself are answers and end the call.
 struct RetryPolicy {
   Duration attempt_time = std::chrono::seconds(10);
   Duration first_delay = std::chrono::milliseconds(50);

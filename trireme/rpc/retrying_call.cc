@@ -44,8 +44,7 @@ class RetryingCall : public std::enable_shared_from_this<RetryingCall> {
 
   void start() {
     ++attempts_;
-    const Time deadline = std::min(options_.deadline, after(options_.retry->attempt_time));
-    attempt_(deadline, [self = shared_from_this()](Response response) {
+    attempt_(after(options_.retry->attempt_time), [self = shared_from_this()](Response response) {
       self->on_attempt(std::move(response));
     });
   }

@@ -6,8 +6,8 @@
 
 namespace trireme::internal {
 
-// Makes one attempt that ends by the deadline.
-using Attempt = std::function<void(Time deadline, OnResponse on_response)>;
+// Makes one attempt, which ends unless the server was heard of by that time.
+using Attempt = std::function<void(Time first_word, OnResponse on_response)>;
 
 // Whether a call with this result may not have been done, or its answer was lost.
 bool may_be_lost(const absl::Status& status);

@@ -1,5 +1,6 @@
 #include "trireme/rpc/server.h"
 
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -104,14 +105,18 @@ std::string why_never(const std::string& address) {
   return error == 0 || error == EADDRINUSE ? "" : std::strerror(error);
 }
 
+absl::Status check_own_address(const RpcServerOptions& options) {
+  const std::string reason = why_never(options.address);
+  if (reason.empty()) return absl::OkStatus();
+  return make_status(
+      ErrorCode::kFailedPrecondition,
+      absl::StrCat(options.task, " cannot listen on ", options.address, ": ", reason),
+      {options.task, ""});
+}
+
 // Why the address could not be taken, naming who has it when that is a server of ours.
 absl::Status taken(const RpcServerOptions& options) {
-  if (const std::string reason = why_never(options.address); !reason.empty()) {
-    return make_status(
-        ErrorCode::kFailedPrecondition,
-        absl::StrCat(options.task, " cannot listen on ", options.address, ": ", reason),
-        {options.task, ""});
-  }
+  TRIREME_RETURN_IF_ERROR(check_own_address(options));
   std::string holder = "another process, which is no Trireme server";
   Channel channel({.address = options.address, .credentials = options.credentials});
   if (const auto hello = channel.hello(after(kAskHolder)); hello.ok()) {
@@ -152,8 +157,12 @@ class RpcServer::Impl {
   absl::Status start() {
     const RpcServerOptions& options = shared_.options;
     TRIREME_RETURN_IF_ERROR(methods_status_);
-    TRIREME_RETURN_IF_ERROR(
-        with_origin(options.credentials.check_bind(options.address), {options.task, ""}));
+    if (const absl::Status refused = options.credentials.check_bind(options.address);
+        !refused.ok()) {
+      // An address of another machine is the mistake to speak of first.
+      TRIREME_RETURN_IF_ERROR(check_own_address(options));
+      return with_origin(refused, {options.task, ""});
+    }
     internal::prepare_grpc();
     grpc::ServerBuilder builder;
     int port = 0;
@@ -167,8 +176,7 @@ class RpcServer::Impl {
                                milliseconds_of(limits.handshake_time));
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, milliseconds_of(limits.ping_after));
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, milliseconds_of(limits.ping_timeout));
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, internal::kWindowBytes);
+    builder.SetResourceQuota(grpc::ResourceQuota(options.task).Resize(limits.unread_bytes));
     builder.SetMaxReceiveMessageSize(kMaxFrameBytes);
     builder.SetMaxSendMessageSize(-1);
     builder.RegisterAsyncGenericService(&shared_.grpc_service);

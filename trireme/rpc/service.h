@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "trireme/base/clock.h"
+#include "trireme/rpc/byte_budget.h"
 #include "trireme/rpc/message.h"
 #include "trireme/rpc/peer.h"
 
@@ -61,18 +62,6 @@ enum class Repeats {
   kAnsweredOnce = 2,
 };
 
-// Holds requests back while a server has enough to do: of a request that comes in several frames
-// only the first is read before it is let in, so that the sender waits and no memory grows.
-// Thread-safe.
-class Intake {
- public:
-  virtual ~Intake() = default;
-  // Calls back once, now or later, when there is room for a request of that many bytes.
-  virtual void ask(uint64_t bytes, std::function<void()> let_in) = 0;
-  // The request of that many bytes is done with.
-  virtual void leave(uint64_t bytes) = 0;
-};
-
 // Whoever adds a method has to say who may call it and what a repetition does: there are no
 // defaults, and together the methods are the one table of roles (docs/security.md).
 struct Method {
@@ -80,7 +69,9 @@ struct Method {
   Roles callers;     // all others are refused, if there are certificates that tell roles
   Repeats repeats;
   Handler handler;
-  std::shared_ptr<Intake> intake = nullptr;  // none: requests are read as they come
+  // Of a request that comes in several frames only the first is read before the budget has room for
+  // it, so that its sender waits and no memory grows. None: requests are read as they come.
+  std::shared_ptr<ByteBudget> intake = nullptr;
 };
 
 // A module offers its methods as one of these; the server that it is registered with owns it.

@@ -39,7 +39,9 @@ Duration lease_of(const Proto& request) {
 class GraphService final : public Service {
  public:
   explicit GraphService(TaskContext& context)
-      : channels_(context),
+      : starts_(std::make_shared<ByteBudget>(context.start_bytes,
+                                             context.metrics.counter("runtime/starts_held_back"))),
+        channels_(context),
         steps_(std::make_unique<ThreadPool>("steps", context.step_threads)),
         masters_(std::make_unique<ThreadPool>("master", kMasterThreads)),
         worker_(std::make_shared<Worker>(context, channels_, *steps_)),
@@ -65,7 +67,7 @@ class GraphService final : public Service {
         method<InitializeVariablesRequest>(internal::kInitializeVariables, kClients,
                                            &GraphService::create_variables),
         method<RunStepRequest>(internal::kRunStep, kClients, &GraphService::run_step,
-                               Repeats::kAnsweredOnce),
+                               Repeats::kAnsweredOnce, starts_),
         method<CancelStepRequest>(internal::kCancelStep, kClients, &GraphService::cancel_step),
         method<RegisterPartRequest>(internal::kRegisterPart, kTasks, &GraphService::register_part),
         method<DropPartsRequest>(internal::kDropParts, kTasks, &GraphService::drop_parts),
@@ -84,19 +86,27 @@ class GraphService final : public Service {
   template <typename Request>
   Method method(const char* name, Roles callers,
                 void (GraphService::*handler)(const Request&, ServerCall),
-                Repeats repeats = Repeats::kHarmless) {
-    return {name, callers, repeats, [this, handler](ServerCall call) {
+                Repeats repeats = Repeats::kHarmless,
+                std::shared_ptr<ByteBudget> intake = nullptr) {
+    return {name, callers, repeats,
+            [this, handler](ServerCall call) {
               const auto request = parse_body<Request>(call.request());
               if (!request.ok()) return call.respond(request.status());
               (this->*handler)(*request, std::move(call));
-            }};
+            },
+            std::move(intake)};
   }
 
   // Answers from a thread that may wait for other tasks.
   template <typename Body>
   void answer_later(ServerCall call, Body body) {
-    masters_->submit(
-        [call = std::move(call), body = std::move(body)]() mutable { call.respond(body(call)); });
+    masters_->submit([call = std::move(call), body = std::move(body)]() mutable {
+      // Whoever asked again, or not at all any more, must not keep these few threads busy.
+      if (call.stop_token().stop_requested()) {
+        return call.respond(make_status(ErrorCode::kCancelled, "the caller is gone"));
+      }
+      call.respond(body(call));
+    });
   }
 
   void open_session(const OpenSessionRequest& request, ServerCall call) {
@@ -121,6 +131,8 @@ class GraphService final : public Service {
                                master_->register_graph(request.session(), request.graph(),
                                                        std::move(data), call.deadline()));
       RegisterGraphResponse response;
+      response.set_waits_for(made.waits_for);
+      if (!made.waits_for.empty()) return make_message(response);
       for (const internal::VariablePlace& place : made.variables) {
         auto* variable = response.add_variables();
         variable->set_name(place.name);
@@ -255,6 +267,9 @@ class GraphService final : public Service {
     call.respond(make_message(CloseSessionResponse()));
   }
 
+  // Steps that clients start wait at the client while those under way hold this many bytes. What
+  // tasks send each other for a step that has begun never waits for it: the step could not end.
+  const std::shared_ptr<ByteBudget> starts_;
   PeerChannels channels_;
   std::unique_ptr<ThreadPool> steps_, masters_;
   std::shared_ptr<Worker> worker_;

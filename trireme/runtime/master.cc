@@ -9,6 +9,7 @@
 #include "trireme/base/logging.h"
 #include "trireme/base/status.h"
 #include "trireme/graph/graph_file.h"
+#include "trireme/rpc/connect.h"
 #include "trireme/rpc/timer.h"
 #include "trireme/runtime/master_step.h"
 #include "trireme/runtime/server_service.h"
@@ -22,6 +23,9 @@ using std::chrono::seconds;
 
 constexpr size_t kMostGraphs = 256;  // of a session; the least recently used goes
 constexpr auto kSessionCheck = milliseconds(200);
+// For tasks that are not up. Then the client is told, and asks again.
+constexpr auto kWaitForTasks = std::chrono::seconds(1);
+constexpr auto kTimeToAnswer = milliseconds(200);
 
 absl::Status unknown_session(uint64_t session) {
   return make_status(ErrorCode::kNotFound,
@@ -188,9 +192,11 @@ absl::StatusOr<std::shared_ptr<MasterGraph>> Master::find_graph(uint64_t session
   return known->second;
 }
 
-// Asks the tasks that the graph names, and have not been asked, for their devices.
+// Asks the tasks that the graph names, and have not been asked, for their devices. Some may not be
+// up yet: then tells which.
 absl::StatusOr<std::map<TaskId, DeviceList>> Master::devices_of_tasks(const proto::GraphDef& def,
-                                                                      Time deadline) {
+                                                                      Time deadline,
+                                                                      std::string& waits_for) {
   std::set<std::string> named;
   for (const proto::Node& node : def.nodes()) named.insert(node.device());
   for (const proto::Variable& variable : def.variables()) named.insert(variable.device());
@@ -208,6 +214,15 @@ absl::StatusOr<std::map<TaskId, DeviceList>> Master::devices_of_tasks(const prot
       if (devices.contains(task) && !devices_.contains(task)) asked.insert(task);
     }
   }
+  std::vector<std::shared_ptr<Channel>> held;
+  std::vector<Channel*> channels;
+  for (const TaskId& task : asked) {
+    TRIREME_ASSIGN_OR_RETURN(held.emplace_back(), channels_.to(task));
+    channels.push_back(held.back().get());
+  }
+  TRIREME_ASSIGN_OR_RETURN(
+      waits_for, find_missing(channels, std::min(deadline - kTimeToAnswer, after(kWaitForTasks))));
+  if (!waits_for.empty()) return devices;
   for (const TaskId& task : asked) {
     TRIREME_ASSIGN_OR_RETURN(const auto channel, channels_.to(task));
     std::promise<absl::StatusOr<TaskDescription>> answer;
@@ -233,23 +248,31 @@ absl::StatusOr<Master::NewGraph> Master::register_graph(uint64_t session, uint64
                                                         std::shared_ptr<const GraphData> data,
                                                         Time deadline) {
   SessionSettings settings;
+  std::shared_ptr<MasterGraph> made;  // also by an earlier attempt of the same call
   {
     MutexLock lock(mutex_);
     const auto found = sessions_.find(session);
     if (found == sessions_.end()) return unknown_session(session);
     settings = found->second.settings;
+    const auto known = found->second.graphs.find(graph);
+    if (known != found->second.graphs.end()) made = known->second;
   }
-  TRIREME_ASSIGN_OR_RETURN(const auto plan, compile(data));
-  PlacementOptions options;
-  options.master = context_.task;
-  options.soft = !settings.strict_placement;
-  TRIREME_ASSIGN_OR_RETURN(options.tasks, devices_of_tasks(data->def, deadline));
-  TRIREME_ASSIGN_OR_RETURN(PlacedGraph placed, place(*plan, options));
-  std::vector<GraphPart> parts = cut(placed, context_.task);
-  auto made = std::make_shared<MasterGraph>(session, settings, std::move(placed), std::move(parts));
+  NewGraph result;
+  if (made == nullptr) {
+    TRIREME_ASSIGN_OR_RETURN(const auto plan, compile(data));
+    PlacementOptions options;
+    options.master = context_.task;
+    options.soft = !settings.strict_placement;
+    TRIREME_ASSIGN_OR_RETURN(options.tasks,
+                             devices_of_tasks(data->def, deadline, result.waits_for));
+    if (!result.waits_for.empty()) return result;
+    TRIREME_ASSIGN_OR_RETURN(PlacedGraph placed, place(*plan, options));
+    std::vector<GraphPart> parts = cut(placed, context_.task);
+    made = std::make_shared<MasterGraph>(session, settings, std::move(placed), std::move(parts));
+  }
   TRIREME_ASSIGN_OR_RETURN(const auto registered, ensure_registered(made, deadline));
 
-  NewGraph result{{}, made};
+  result.graph = made;
   const auto& def = made->placed().graph->def;
   std::map<TaskId, std::vector<uint32_t>> by_task;
   for (int i = 0; i < def.variables_size(); ++i) {
@@ -282,7 +305,7 @@ absl::StatusOr<Master::NewGraph> Master::register_graph(uint64_t session, uint64
     }
   }
 
-  std::shared_ptr<MasterGraph> dropped;
+  std::vector<std::shared_ptr<MasterGraph>> dropped;
   {
     MutexLock lock(mutex_);
     const auto found = sessions_.find(session);
@@ -291,16 +314,19 @@ absl::StatusOr<Master::NewGraph> Master::register_graph(uint64_t session, uint64
     open.until = after(open.settings.lease);
     for (const GraphPart& part : made->parts()) open.tasks.insert(part.task);
     for (const VariablePlace& variable : result.variables) open.tasks.insert(variable.task);
-    dropped = std::exchange(open.graphs[graph], made);
+    // Two attempts of one call may both have come here; steps may run with what the first made.
+    std::shared_ptr<MasterGraph>& known = open.graphs[graph];
+    if (known == nullptr) known = made;
+    if (known != made) dropped.push_back(std::exchange(result.graph, known));
     open.recent.remove(graph);
     open.recent.push_front(graph);
     if (open.recent.size() > kMostGraphs) {
-      dropped = std::move(open.graphs[open.recent.back()]);
+      dropped.push_back(std::move(open.graphs[open.recent.back()]));
       open.graphs.erase(open.recent.back());
       open.recent.pop_back();
     }
   }
-  if (dropped != nullptr) drop_registrations(*dropped);
+  for (const auto& old : dropped) drop_registrations(*old);
   return result;
 }
 

@@ -111,7 +111,8 @@ class Master : public std::enable_shared_from_this<Master> {
 
   struct NewGraph {
     std::vector<VariablePlace> variables;
-    std::shared_ptr<MasterGraph> graph;
+    std::shared_ptr<MasterGraph> graph;  // none: tasks that it names are not up
+    std::string waits_for;               // which and why
   };
   absl::StatusOr<NewGraph> register_graph(uint64_t session, uint64_t graph,
                                           std::shared_ptr<const GraphData> data, Time deadline);
@@ -140,7 +141,8 @@ class Master : public std::enable_shared_from_this<Master> {
                   OnStepResult done);
   absl::StatusOr<std::shared_ptr<MasterGraph>> find_graph(uint64_t session, uint64_t graph);
   absl::StatusOr<std::map<TaskId, DeviceList>> devices_of_tasks(const proto::GraphDef& def,
-                                                                Time deadline);
+                                                                Time deadline,
+                                                                std::string& waits_for);
   absl::StatusOr<std::shared_ptr<const MasterGraph::Registered>> ensure_registered(
       const std::shared_ptr<MasterGraph>& graph, Time deadline);
   void look_after_sessions();

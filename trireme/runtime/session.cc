@@ -16,6 +16,7 @@
 #include "trireme/graph/graph_file.h"
 #include "trireme/graph/variable_registry.h"
 #include "trireme/rpc/channel.h"
+#include "trireme/rpc/connect.h"
 #include "trireme/rpc/timer.h"
 #include "trireme/runtime/graph_service.h"
 #include "trireme/runtime/peer_channels.h"
@@ -31,6 +32,8 @@ using internal::VariableRecord;
 constexpr char kScheme[] = "grpc://";
 constexpr size_t kKnownPlans = 256;
 constexpr auto kInitializationPoll = std::chrono::milliseconds(50);
+// For as long a master waits for tasks before it tells that they are missing, and a little more.
+constexpr auto kOneMoreQuestion = std::chrono::milliseconds(1500);
 
 std::string address_of(const std::string& target) {
   if (absl::StartsWith(target, kScheme)) return target.substr(sizeof(kScheme) - 1);
@@ -71,7 +74,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
                   .credentials = value_or_throw(Credentials::of_program(options_.certs))}) {}
 
   void open() {
-    const Hello hello = value_or_throw(channel_.hello(step_deadline({}), /*wait_for_ready=*/true));
+    const Hello hello = value_or_throw(connect_all({&channel_}, step_deadline({}))).front();
     {
       MutexLock lock(mutex_);
       master_ = hello.task;
@@ -276,10 +279,10 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
       MutexLock lock(mutex_);
       if (!reopen_) return absl::OkStatus();
     }
-    TRIREME_ASSIGN_OR_RETURN(const Hello hello, channel_.hello(deadline, /*wait_for_ready=*/true));
+    TRIREME_ASSIGN_OR_RETURN(const std::vector<Hello> hello, connect_all({&channel_}, deadline));
     TRIREME_RETURN_IF_ERROR(open_session(deadline));
     MutexLock lock(mutex_);
-    incarnation_ = hello.incarnation;
+    incarnation_ = hello.front().incarnation;
     reopen_ = false;
     return absl::OkStatus();
   }
@@ -293,11 +296,26 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     request.set_session(id_);
     request.set_graph(number);
     *request.mutable_def() = step.plan->graph->def;
-    const Response response = channel_.call(
-        internal::kRegisterGraph, make_message(request, internal::constant_rows(*step.plan->graph)),
-        {.deadline = deadline, .large_response = true, .retry = step_retry()});
-    if (!response.ok()) return on_error(response.status());
-    TRIREME_ASSIGN_OR_RETURN(auto answer, parse_body<RegisterGraphResponse>(*response));
+    const Time start = Clock::real().now();
+    ReportTimes reports(start);
+    RegisterGraphResponse answer;
+    for (;;) {
+      const Response response =
+          channel_.call(internal::kRegisterGraph,
+                        make_message(request, internal::constant_rows(*step.plan->graph)),
+                        {.deadline = deadline, .large_response = true, .retry = step_retry()});
+      if (!response.ok()) return on_error(response.status());
+      TRIREME_ASSIGN_OR_RETURN(answer, parse_body<RegisterGraphResponse>(*response));
+      if (answer.waits_for().empty()) break;
+      const Time now = Clock::real().now();
+      if (now + kOneMoreQuestion >= deadline) {
+        return make_status(ErrorCode::kDeadlineExceeded,
+                           absl::StrCat("waited ", format_duration(now - start), " for ",
+                                        answer.waits_for(), ", as ", master(), " sees it"),
+                           {master(), absl::StrCat("function '", step.function, "'")});
+      }
+      if (reports.due(now)) log_warning("waiting for ", answer.waits_for());
+    }
     for (const std::string& missing : answer.missing_devices()) {
       MutexLock lock(mutex_);
       if (warned_.insert(missing).second) {
@@ -337,9 +355,11 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     }
     if (initial.empty()) return absl::OkStatus();
     if (!options_.initializes) return wait_for_variables(step, known, deadline);
+    // Streamed, so that the master sees the deadline of the call and not that of an attempt: it
+    // asks other tasks, and what it says of them is final.
     const Response response =
         channel_.call(internal::kInitializeVariables, make_message(request, std::move(initial)),
-                      {.deadline = deadline, .retry = step_retry()});
+                      {.deadline = deadline, .large_response = true, .retry = step_retry()});
     if (!response.ok()) return on_error(response.status());
     MutexLock lock(mutex_);
     for (uint32_t i : request.variables()) {

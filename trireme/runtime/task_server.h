@@ -26,7 +26,8 @@ struct TaskContext {
   TaskId task;
   std::string address;  // as the spec gives it
   DeviceList devices;
-  int step_threads = 1;  // that run the operators of steps
+  int step_threads = 1;      // that run the operators of steps
+  uint64_t start_bytes = 0;  // of the inputs of steps that clients start, held at once
   uint64_t incarnation = 0;
   Time started;
   Credentials credentials = Credentials::loopback();
@@ -46,7 +47,8 @@ struct TaskServerOptions {
   ClusterSpec spec;
   TaskId task;
   DeviceList devices;
-  int step_threads = 0;  // 0: as many as LibTorch uses for one operator
+  int step_threads = 0;                        // 0: as many as LibTorch uses for one operator
+  uint64_t start_bytes = uint64_t{512} << 20;  // of inputs; further steps wait at their clients
   Credentials credentials = Credentials::loopback();
   std::string bind_host;  // empty: the host of the task's own address
   ServerLimits limits;    // of what peers may make it hold

@@ -13,7 +13,7 @@ void end_job(const ClusterSpec& spec, const EndJobOptions& options) {
     Channel channel(
         {.address = spec.address(task), .task = task.to_string(), .credentials = credentials});
     const Time deadline = after(options.timeout);
-    absl::Status told = channel.hello(deadline, /*wait_for_ready=*/false).status();
+    absl::Status told = channel.hello(deadline).status();
     if (told.ok()) told = end_job(channel, options.reason, deadline).status();
     if (!told.ok()) log_warning("not told that the job has ended: ", describe(told));
   }

@@ -1,14 +1,18 @@
 #include "trireme/server/server.h"
 
 #include <ATen/Parallel.h>
+#include <unistd.h>
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/file_limit.h"
+#include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
 #include "trireme/base/signals.h"
 #include "trireme/base/status.h"
+#include "trireme/base/version.h"
+#include "trireme/cluster/device_spec.h"
 #include "trireme/server/services.h"
 
 namespace trireme {
@@ -57,6 +61,10 @@ class Server::Impl {
     raise_file_limit();
     if (options.threads > 0) at::set_num_threads(options.threads);
     server_ = value_or_throw(TaskServer::start(to_task_options(cluster, options)));
+    const TaskContext& context = server_->context();
+    log_info(context.task.to_string(), " serves at ", context.address, " (incarnation ",
+             format_incarnation(context.incarnation), ", pid ", getpid(), ", devices ",
+             short_device_names(context.devices.names(context.task)), ", trireme ", version(), ")");
     if (options.insecure) {
       log_warning(server_->context().task.to_string(), ": listening on ",
                   server_->context().address,

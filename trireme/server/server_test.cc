@@ -33,7 +33,7 @@ using testing::HasSubstr;
 
 absl::StatusOr<Hello> hello(const ClusterSpec& spec, const TaskId& task) {
   Channel channel({.address = spec.address(task), .task = task.to_string()});
-  return channel.hello(after(seconds(10)), /*wait_for_ready=*/false);
+  return channel.hello(after(seconds(10)));
 }
 
 TEST(Server, ServesTheTaskOfItsCluster) {
@@ -54,9 +54,9 @@ TEST(Server, SaysWhatIsMissingOrWrong) {
             "this process has no task to serve: say which with TF_CONFIG's \"task\" or with "
             "--task_type and --task_index");
   EXPECT_THAT(error_text([] {
-                Server server(ClusterSpec{{"worker", {"10.0.0.1:2222"}}}, "worker", 0);
+                Server server(ClusterSpec{{"worker", {"0.0.0.0:2222"}}}, "worker", 0);
               }),
-              HasSubstr("refused to listen on 10.0.0.1:2222"));
+              HasSubstr("refused to listen on 0.0.0.0:2222"));
   EXPECT_EQ(
       error_text([] {
         Server server(ClusterSpec{{"worker", {"127.0.0.1:2222"}}}, "worker", 0, {.threads = -1});

@@ -6,6 +6,13 @@
 namespace trireme {
 namespace {
 
+const ClusterSpec& given(const ClusterSpec& spec) {
+  if (!spec.empty()) return spec;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "no cluster was given: set TF_CONFIG, or give a cluster spec with worker and ps tasks");
+}
+
 ParameterServersOptions for_servers(const ParameterServerStrategyOptions& options) {
   if (options.replicas < 1) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -23,6 +30,8 @@ ParameterServersOptions for_servers(const ParameterServerStrategyOptions& option
 
 ParameterServerStrategy::ParameterServerStrategy(const Cluster& cluster,
                                                  ParameterServerStrategyOptions options)
-    : spec_(cluster.spec), options_(std::move(options)), servers_(spec_, for_servers(options_)) {}
+    : spec_(given(cluster.spec)),
+      options_(std::move(options)),
+      servers_(spec_, for_servers(options_)) {}
 
 }  // namespace trireme

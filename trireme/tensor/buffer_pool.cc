@@ -2,11 +2,16 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/util/Exception.h>
+#include <malloc.h>
 #include <sys/mman.h>
 
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
 #include <list>
-#include <new>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -29,11 +34,12 @@ size_t block_size(size_t bytes) {
   return round_up(bytes, step);
 }
 
+// Null when there is no memory.
 void* map_block(size_t size) {
   const bool huge = size >= kHugePage;
   const size_t mapped = huge ? size + kHugePage : size;
   void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
+  if (memory == MAP_FAILED) return nullptr;
   if (!huge) return memory;
   // Give back what lies before and behind the aligned part.
   char* start = static_cast<char*>(memory);
@@ -61,25 +67,39 @@ struct BufferPool::State {
     const size_t size = block_size(bytes);
     {
       MutexLock lock(mutex);
-      // Newest first: its pages are the likeliest to be in a cache.
-      for (auto it = idle.begin(); it != idle.end(); ++it) {
-        if (it->size != size) continue;
-        Block block = *it;
-        idle.erase(it);
+      const auto found = idle_of_size.find(size);
+      if (found != idle_of_size.end()) {
+        // The newest: its pages are the likeliest to be in a cache.
+        const Block block = *found->second.front();
+        idle.erase(found->second.front());
+        found->second.pop_front();
+        if (found->second.empty()) idle_of_size.erase(found);
         idle_bytes -= block.size;
         return block;
       }
     }
-    return {map_block(size), size};
+    void* memory = map_block(size);
+    if (memory == nullptr) {
+      shrink_to(0);
+      memory = map_block(size);
+    }
+    // As LibTorch's own allocator says it.
+    TORCH_CHECK(memory != nullptr, "not enough memory: a tensor of ", bytes,
+                " bytes was asked for");
+    return {memory, size};
   }
 
   void give_back(Block block) {
+    size_t keep;
     {
       MutexLock lock(mutex);
       idle.push_front(block);
+      idle_of_size[block.size].push_front(idle.begin());
       idle_bytes += block.size;
+      keep = capacity;
+      if (idle_bytes <= keep) return;
     }
-    shrink_to(capacity);
+    shrink_to(keep);
   }
 
   // Unmaps the oldest; outside the lock, since it takes long.
@@ -90,15 +110,20 @@ struct BufferPool::State {
       while (idle_bytes > bytes) {
         surplus.push_back(idle.back());
         idle_bytes -= idle.back().size;
+        const auto found = idle_of_size.find(idle.back().size);
+        found->second.pop_back();  // the oldest of its size, too
+        if (found->second.empty()) idle_of_size.erase(found);
         idle.pop_back();
       }
     }
     for (const Block& old : surplus) munmap(old.memory, old.size);
   }
 
-  const size_t capacity;
   Mutex mutex;
-  std::list<Block> idle ABSL_GUARDED_BY(mutex);
+  size_t capacity ABSL_GUARDED_BY(mutex);
+  std::list<Block> idle ABSL_GUARDED_BY(mutex);  // newest first
+  std::unordered_map<size_t, std::deque<std::list<Block>::iterator>> idle_of_size
+      ABSL_GUARDED_BY(mutex);
   size_t idle_bytes ABSL_GUARDED_BY(mutex) = 0;
 };
 
@@ -110,27 +135,27 @@ BufferPool& BufferPool::shared() {
   return *pool;
 }
 
+c10::DataPtr BufferPool::allocate(size_t bytes) {
+  if (bytes < kSmallestPooled) return c10::GetDefaultCPUAllocator()->allocate(bytes);
+  struct Lease {
+    std::shared_ptr<State> pool;
+    Block block;
+  };
+  auto* lease = new Lease{state_, state_->take(bytes)};
+  return c10::DataPtr(
+      lease->block.memory, lease,
+      [](void* context) {
+        std::unique_ptr<Lease> lease(static_cast<Lease*>(context));
+        lease->pool->give_back(lease->block);
+      },
+      c10::Device(c10::kCPU));
+}
+
 at::Tensor BufferPool::empty(c10::IntArrayRef sizes, c10::ScalarType dtype) {
   size_t bytes = c10::elementSize(dtype);
   for (int64_t size : sizes) bytes *= size;
 
-  c10::DataPtr data;
-  if (bytes < kSmallestPooled) {
-    data = c10::GetCPUAllocator()->allocate(bytes);
-  } else {
-    struct Lease {
-      std::shared_ptr<State> pool;
-      Block block;
-    };
-    auto* lease = new Lease{state_, state_->take(bytes)};
-    data = c10::DataPtr(
-        lease->block.memory, lease,
-        [](void* context) {
-          std::unique_ptr<Lease> lease(static_cast<Lease*>(context));
-          lease->pool->give_back(lease->block);
-        },
-        c10::Device(c10::kCPU));
-  }
+  c10::DataPtr data = allocate(bytes);
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                        std::move(data), c10::GetCPUAllocator(),
                                                        /*resizable=*/true);
@@ -141,6 +166,14 @@ at::Tensor BufferPool::empty(c10::IntArrayRef sizes, c10::ScalarType dtype) {
   return tensor;
 }
 
+void BufferPool::set_capacity(size_t bytes) {
+  {
+    MutexLock lock(state_->mutex);
+    state_->capacity = bytes;
+  }
+  state_->shrink_to(bytes);
+}
+
 void BufferPool::release_idle() {
   state_->shrink_to(0);
 }
@@ -148,6 +181,66 @@ void BufferPool::release_idle() {
 size_t BufferPool::idle_bytes() const {
   MutexLock lock(state_->mutex);
   return state_->idle_bytes;
+}
+
+// LibTorch may ask an allocator for a bare pointer and give it back later, so the blocks that are
+// out are known by their address.
+class PoolAllocator final : public c10::Allocator {
+ public:
+  static PoolAllocator& shared() {
+    static auto* allocator = new PoolAllocator();
+    return *allocator;
+  }
+
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes < BufferPool::kSmallestPooled) return c10::GetDefaultCPUAllocator()->allocate(bytes);
+    const Block block = pool_->take(bytes);
+    {
+      MutexLock lock(mutex_);
+      out_.emplace(block.memory, block.size);
+    }
+    return c10::DataPtr(block.memory, block.memory, &release, c10::Device(c10::kCPU));
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+ private:
+  static void release(void* memory) { shared().give_back(memory); }
+
+  void give_back(void* memory) {
+    Block block = {memory, 0};
+    {
+      MutexLock lock(mutex_);
+      if (const auto found = out_.find(memory); found != out_.end()) {
+        block.size = found->second;
+        out_.erase(found);
+      }
+    }
+    if (block.size > 0) return pool_->give_back(block);
+    c10::GetDefaultCPUAllocator()->raw_deallocate(memory);
+  }
+
+  const std::shared_ptr<BufferPool::State> pool_ = BufferPool::shared().state_;
+  Mutex mutex_;
+  std::unordered_map<void*, size_t> out_ ABSL_GUARDED_BY(mutex_);
+};
+
+void use_memory_as_server(size_t capacity) {
+  // By itself glibc raises the size from which it maps a block of its own up to 32 MiB. Tensors of
+  // some MiB then lie in its heaps and fragment them: a server that ran a pipeline grew with every
+  // step. What the user has set in the environment stays.
+  const char* tunables = std::getenv("GLIBC_TUNABLES");
+  const bool told = (tunables != nullptr && std::strstr(tunables, "glibc.malloc.") != nullptr) ||
+                    std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr ||
+                    std::getenv("MALLOC_TRIM_THRESHOLD_") != nullptr;
+  if (!told) {
+    mallopt(M_MMAP_THRESHOLD, 1 << 20);
+    mallopt(M_TRIM_THRESHOLD, 64 << 20);
+  }
+  BufferPool::shared().set_capacity(capacity);
+  c10::SetCPUAllocator(&PoolAllocator::shared(), /*priority=*/1);
 }
 
 }  // namespace trireme

@@ -78,12 +78,13 @@ TensorReader::TensorReader(const TensorLimits& limits, BufferPool& pool, Admissi
 
 absl::StatusOr<size_t> TensorReader::read(const uint8_t* data, size_t size) {
   size_t used = 0;
-  while (state_ != State::kDone && used < size) {
+  while (state_ != State::kDone && state_ != State::kPaused && used < size) {
     if (state_ == State::kPayload) {
       at::Tensor& tensor = tensors_.back();
       const size_t part = std::min<uint64_t>(tensor.nbytes() - written_, size - used);
       std::memcpy(static_cast<uint8_t*>(tensor.data_ptr()) + written_, data + used, part);
       written_ += part;
+      payload_read_ += part;
       used += part;
       if (written_ == tensor.nbytes()) TRIREME_RETURN_IF_ERROR(begin_payload());
     } else {
@@ -163,6 +164,13 @@ absl::Status TensorReader::table_done() {
   if (admission_ != nullptr && total_bytes_ > Admission::kAskFrom) {
     TRIREME_RETURN_IF_ERROR(admission_->admit(total_bytes_));
   }
+  if (!pauses_) return begin_payload();
+  state_ = State::kPaused;
+  return absl::OkStatus();
+}
+
+absl::Status TensorReader::resume() {
+  pauses_ = false;
   return begin_payload();
 }
 

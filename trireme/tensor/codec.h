@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,25 +59,34 @@ class TensorReader {
                         Admission* admission = nullptr, Destination destination = nullptr);
 
   // Takes from the front of the bytes what belongs to the list and returns how many they were:
-  // fewer than `size` only when the list is complete.
+  // fewer than `size` only when the list is complete, or reading pauses.
   absl::StatusOr<size_t> read(const uint8_t* data, size_t size);
+
+  // Stops read() once the table has been read, before any memory is taken for the tensors.
+  void pause_after_table() { pauses_ = true; }
+  bool paused() const { return state_ == State::kPaused; }
+  absl::Status resume();
 
   bool done() const { return state_ == State::kDone; }
   // Of all tensors, once the table has been read; 0 before.
-  uint64_t declared_bytes() const {
-    return state_ == State::kPayload || state_ == State::kDone ? total_bytes_ : 0;
+  uint64_t declared_bytes() const { return table_is_read() ? total_bytes_ : 0; }
+  // Bytes of the list that are still to come, once the table has been read.
+  std::optional<uint64_t> bytes_left() const {
+    if (!table_is_read()) return std::nullopt;
+    return total_bytes_ - payload_read_;
   }
   // The tensors, once done.
   std::vector<at::Tensor> take() { return std::move(tensors_); }
 
  private:
-  enum class State { kCount, kHead, kSizes, kPayload, kDone };
+  enum class State { kCount, kHead, kSizes, kPaused, kPayload, kDone };
   struct Header {
     c10::ScalarType dtype;
     std::vector<int64_t> sizes;
     uint64_t bytes;
   };
 
+  bool table_is_read() const { return state_ >= State::kPaused; }
   size_t needed() const;
   absl::Status take_field();
   absl::Status finish_header();
@@ -88,11 +98,13 @@ class TensorReader {
   BufferPool& pool_;
   Admission* const admission_;
   const Destination destination_;
+  bool pauses_ = false;
   State state_ = State::kCount;
   std::string field_;  // bytes of the field that is being read
   uint32_t count_ = 0;
   std::vector<Header> headers_;
   uint64_t total_bytes_ = 0;
+  uint64_t payload_read_ = 0;
   std::vector<at::Tensor> tensors_;
   uint64_t written_ = 0;  // of the last tensor
 };

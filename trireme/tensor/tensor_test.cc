@@ -1,4 +1,5 @@
 #include <ATen/Functions.h>
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -159,6 +160,27 @@ TEST(BufferPool, TensorsMayOutliveIt) {
   EXPECT_EQ(tensor.sum().item<float>(), 3.0f * (1 << 20));
   tensor.resize_({2 << 20});
   EXPECT_EQ(tensor[5].item<float>(), 3);
+}
+
+TEST(BufferPool, GivesMemoryToOperators) {
+  use_memory_as_server(64 << 20);
+  BufferPool::shared().release_idle();
+  const void* first = nullptr;
+  {
+    const at::Tensor tensor = at::ones({1 << 20});
+    first = tensor.const_data_ptr();
+  }
+  EXPECT_EQ(BufferPool::shared().idle_bytes(), size_t{4} << 20);
+  const at::Tensor again = at::zeros({1 << 20});
+  EXPECT_EQ(again.const_data_ptr(), first);
+  EXPECT_EQ(again.abs().max().item<float>(), 0);
+  // By bare pointers, too.
+  for (size_t bytes : {size_t{100}, size_t{1} << 20}) {
+    void* memory = c10::GetCPUAllocator()->raw_allocate(bytes);
+    std::memset(memory, 1, bytes);
+    c10::GetCPUAllocator()->raw_deallocate(memory);
+  }
+  c10::SetCPUAllocator(c10::GetDefaultCPUAllocator(), /*priority=*/1);
 }
 
 }  // namespace

@@ -1,0 +1,213 @@
+// The mistakes that keep a program from its cluster, with real processes: what it is told, and how
+// soon. A cause is told within three seconds; what waiting cannot mend ends the wait at once.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "tests/integration/commands.h"
+#include "trireme/rpc/certificates.h"
+#include "trireme/rpc/port_reservation.h"
+#include "trireme/rpc/temporary_folder.h"
+
+namespace trireme {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr auto kTellWithin = seconds(3);
+constexpr auto kAtOnce = seconds(2);
+constexpr int kLong = 30'000;  // a timeout that no test here waits for
+
+// Another program: whoever connects is greeted in a protocol that is not ours.
+class OtherProgram {
+ public:
+  explicit OtherProgram(const std::string& greeting) : greeting_(greeting) {
+    socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in own = {};
+    own.sin_family = AF_INET;
+    own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(own);
+    if (bind(socket_, reinterpret_cast<sockaddr*>(&own), size) != 0 || listen(socket_, 16) != 0 ||
+        getsockname(socket_, reinterpret_cast<sockaddr*>(&own), &size) != 0) {
+      throw Error(ErrorCode::kInternal, "the test cannot listen");
+    }
+    address_ = absl::StrCat("127.0.0.1:", ntohs(own.sin_port));
+    thread_ = std::thread([this] {
+      while (!ended_) {
+        const int peer = accept(socket_, nullptr, nullptr);
+        if (peer < 0) return;
+        send(peer, greeting_.data(), greeting_.size(), MSG_NOSIGNAL);
+        close(peer);
+      }
+    });
+  }
+  ~OtherProgram() {
+    ended_ = true;
+    shutdown(socket_, SHUT_RDWR);
+    thread_.join();
+    close(socket_);
+  }
+  const std::string& address() const { return address_; }
+
+ private:
+  const std::string greeting_;
+  int socket_;
+  std::string address_;
+  std::atomic<bool> ended_ = false;
+  std::thread thread_;
+};
+
+class ConnectingTest : public testing::Test {
+ protected:
+  RunningCommand& client(const std::string& what, const ClusterSpec& spec,
+                         const std::string& certs = "", int timeout_ms = kLong) {
+    started_ = Clock::real().now();
+    client_ = std::make_unique<RunningCommand>(SubprocessOptions{
+        .argv = {MISTAKEN_CLIENT, what, spec.to_json(), certs, std::to_string(timeout_ms)},
+        .null_stdin = true});
+    return *client_;
+  }
+
+  // The line with the error. The client has ended by then, in this time.
+  std::string error_within(Duration limit) {
+    EXPECT_EQ(client_->wait().code, 1) << client_->text();
+    EXPECT_LT(Clock::real().now() - started_, limit) << client_->text();
+    return client_->wait_for("error: (.*)");
+  }
+
+  // A line of the log that has this, in time.
+  std::string told(const std::string& pattern) {
+    const std::string line = client_->wait_for(pattern);
+    EXPECT_LT(Clock::real().now() - started_, kTellWithin) << client_->text();
+    return line;
+  }
+
+  Time started_;
+  std::unique_ptr<RunningCommand> client_;
+};
+
+TEST_F(ConnectingTest, AServerThatIsNotUp) {
+  PortReservation port = value_or_throw(PortReservation::make());
+  client("strategy", {{"ps", {port.address()}}}, "", 4000);
+  EXPECT_THAT(told("waiting for (.*)"),
+              AllOf(HasSubstr("/job:ps/task:0 (" + port.address() + ")"),
+                    HasSubstr("nobody listens there (Connection refused); is the task running?")));
+  EXPECT_THAT(error_within(seconds(6)),
+              AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("waited 4"),
+                    HasSubstr("/job:ps/task:0 (" + port.address() + "): nobody listens there")));
+}
+
+TEST_F(ConnectingTest, AllThatAreMissingAreNamed) {
+  ProcessCluster up({{.workers = 0, .ps = 1}});
+  PortReservation one = value_or_throw(PortReservation::make());
+  PortReservation two = value_or_throw(PortReservation::make());
+  client("strategy", {{"ps", {up.spec().address({"ps", 0}), one.address(), two.address()}}});
+  const std::string line = told("waiting for (.*)");
+  EXPECT_THAT(line, AllOf(HasSubstr("/job:ps/task:1"), HasSubstr("/job:ps/task:2")));
+  EXPECT_THAT(line, testing::Not(HasSubstr("/job:ps/task:0")));
+}
+
+TEST_F(ConnectingTest, AHostThatIsUnknown) {
+  client("strategy", {{"ps", {"no-such-host.invalid:2222"}}}, "", 4000);
+  EXPECT_THAT(told("waiting for (.*)"), HasSubstr("its host name cannot be resolved"));
+  EXPECT_THAT(error_within(seconds(6)), HasSubstr("its host name cannot be resolved"));
+}
+
+TEST_F(ConnectingTest, AnotherProgramAtTheAddress) {
+  OtherProgram other("SSH-2.0-OpenSSH_9.2\r\n");
+  client("session", {{"worker", {other.address()}}});
+  EXPECT_THAT(error_within(kAtOnce),
+              AllOf(HasSubstr(other.address()), HasSubstr("not a Trireme server")));
+}
+
+TEST_F(ConnectingTest, AClientWithoutCertificates) {
+  TemporaryFolder certs;
+  ProcessCluster cluster({{.workers = 1, .ps = 1}, {}, certs.path()});
+  client("strategy", cluster.spec());
+  EXPECT_THAT(error_within(kAtOnce),
+              AllOf(HasSubstr("/job:ps/task:0"), HasSubstr("this client has none")));
+  client("session", cluster.spec());
+  EXPECT_THAT(error_within(kAtOnce), HasSubstr("this client has none"));
+}
+
+TEST_F(ConnectingTest, AServerWithoutCertificates) {
+  TemporaryFolder certs;
+  ProcessCluster cluster({{.workers = 1, .ps = 1}});
+  throw_if_error(write_certificates(certs.path(), cluster.spec()).status());
+  client("strategy", cluster.spec(), certs.path());
+  EXPECT_THAT(error_within(kAtOnce),
+              AllOf(HasSubstr("/job:ps/task:0"), HasSubstr("the server has no certificates")));
+}
+
+TEST_F(ConnectingTest, CertificatesOfAnotherAuthority) {
+  TemporaryFolder certs, others;
+  ProcessCluster cluster({{.workers = 1, .ps = 1}, {}, certs.path()});
+  throw_if_error(write_certificates(others.path(), cluster.spec()).status());
+  client("strategy", cluster.spec(), others.path());
+  EXPECT_THAT(error_within(kTellWithin),
+              AllOf(HasSubstr("/job:ps/task:0"), HasSubstr("authority (ca.pem)")));
+}
+
+TEST_F(ConnectingTest, ACertificateOfTheWrongRole) {
+  TemporaryFolder certs;
+  ProcessCluster cluster({{.workers = 1, .ps = 1}, {}, certs.path()});
+  // A program with the certificate of a parameter server.
+  client("coordinator", cluster.spec(), certs.path() + "/ps-0");
+  EXPECT_THAT(
+      error_within(kTellWithin),
+      AllOf(HasSubstr("PERMISSION_DENIED"), HasSubstr("/job:ps/task:0"), HasSubstr("it is for")));
+}
+
+TEST_F(ConnectingTest, NoWorkerIsUp) {
+  ProcessCluster cluster({{.workers = 0, .ps = 1}});
+  PortReservation port = value_or_throw(PortReservation::make());
+  client("coordinator", {{"ps", {cluster.spec().address({"ps", 0})}}, {"worker", {port.address()}}},
+         "", 8000);
+  EXPECT_THAT(told("(no worker is up, 3 closures wait.*)"),
+              AllOf(HasSubstr("/job:worker/task:0 (" + port.address() + ")"),
+                    HasSubstr("nobody listens there")));
+  client_->wait_for("no worker is up[^\n]*\n(.|\n)*no worker is up");  // and again
+  EXPECT_THAT(error_within(seconds(11)),
+              AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("3 closures are not done yet")));
+}
+
+TEST_F(ConnectingTest, ASessionWhoseGraphNamesAMissingTask) {
+  PortReservation port = value_or_throw(PortReservation::make());
+  PortReservation own = value_or_throw(PortReservation::make());
+  const ClusterSpec spec{{"worker", {own.address(), port.address()}}};
+  RunningCommand server(trireme_command(
+      {"server"}, absl::StrCat("{\"cluster\": ", spec.to_json(),
+                               ", \"task\": {\"type\": \"worker\", \"index\": 0}}")));
+  server.wait_for(" serves at ");
+  client("session", spec, "", 6000);
+  EXPECT_THAT(told("waiting for (.*)"), AllOf(HasSubstr("/job:worker/task:1 (" + port.address()),
+                                              HasSubstr("nobody listens there")));
+  EXPECT_THAT(error_within(seconds(8)),
+              AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("/job:worker/task:1"),
+                    HasSubstr("nobody listens there")));
+}
+
+TEST_F(ConnectingTest, NoCluster) {
+  client("strategy", {});
+  EXPECT_THAT(error_within(kAtOnce), HasSubstr("no cluster was given"));
+}
+
+TEST_F(ConnectingTest, AnAddressOfAnotherMachineIsSaidBeforeCertificates) {
+  const auto server = run_trireme(
+      {"server"}, R"({"cluster": {"ps": ["192.0.2.1:2222"]}, "task": {"type": "ps", "index": 0}})");
+  EXPECT_EQ(server.status.code, 1) << server.stderr_text;
+  EXPECT_THAT(server.stderr_text, HasSubstr("this machine does not have this address"));
+}
+
+}  // namespace
+}  // namespace trireme

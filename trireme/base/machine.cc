@@ -1,0 +1,31 @@
+#include "trireme/base/machine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+namespace trireme {
+namespace {
+
+// Of the container, or whatever else the process was put into; without one, no limit.
+uint64_t cgroup_limit() {
+  std::string folder = "/sys/fs/cgroup";
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    if (line.rfind("0::/", 0) == 0) folder += line.substr(3);
+  }
+  uint64_t limit = 0;
+  std::ifstream file(folder + "/memory.max");
+  return file >> limit ? limit : UINT64_MAX;  // the file says "max" when there is none
+}
+
+}  // namespace
+
+uint64_t physical_memory() {
+  const uint64_t machine = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  return std::min(machine, cgroup_limit());
+}
+
+}  // namespace trireme

@@ -1,0 +1,175 @@
+#include "trireme/rpc/connection_probe.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <openssl/bio.h>
+#include <openssl/ssl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "trireme/base/status.h"
+#include "trireme/cluster/address.h"
+
+namespace trireme::internal {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A gRPC server without TLS speaks first, as soon as it has accepted.
+constexpr auto kFirstWord = milliseconds(200);
+
+class Socket {
+ public:
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  ~Socket() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int fd() const { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+int milliseconds_to(Time limit) {
+  const auto left = std::chrono::duration_cast<milliseconds>(limit - Clock::real().now());
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
+}
+
+bool wait_for(int fd, short events, Time limit) {
+  pollfd waited = {fd, events, 0};
+  int ready;
+  do {
+    ready = poll(&waited, 1, milliseconds_to(limit));
+  } while (ready < 0 && errno == EINTR);
+  return ready == 1;
+}
+
+Found of_error(int error) {
+  switch (error) {
+    case ECONNREFUSED:
+      return Found::kRefused;
+    case ETIMEDOUT:
+      return Found::kSilent;
+    default:
+      return Found::kUnreachable;
+  }
+}
+
+// Nothing: it is connected.
+std::optional<Probe> connect_to(const Socket& socket, const addrinfo& address, Time limit) {
+  if (socket.fd() < 0) return Probe{Found::kUnreachable, std::strerror(errno)};
+  if (connect(socket.fd(), address.ai_addr, address.ai_addrlen) == 0) return std::nullopt;
+  if (errno != EINPROGRESS) return Probe{of_error(errno), std::strerror(errno)};
+  if (!wait_for(socket.fd(), POLLOUT, limit)) return Probe{Found::kSilent, ""};
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error != 0) return Probe{of_error(error), std::strerror(error)};
+  return std::nullopt;
+}
+
+// The first bytes that come; empty if none do.
+std::string first_bytes(const Socket& socket, Time limit) {
+  std::string bytes(16, '\0');
+  size_t got = 0;
+  while (got < bytes.size() && wait_for(socket.fd(), POLLIN, limit)) {
+    const ssize_t part = recv(socket.fd(), bytes.data() + got, bytes.size() - got, 0);
+    if (part <= 0) break;
+    got += static_cast<size_t>(part);
+  }
+  bytes.resize(got);
+  return bytes;
+}
+
+// An HTTP/2 connection begins with a frame of type SETTINGS.
+bool is_http2(const std::string& bytes) {
+  return bytes.size() >= 9 && bytes[0] == 0 && bytes[3] == 4;
+}
+
+// Records of TLS are of type handshake or alert at first, of version 3.x.
+bool is_tls(const std::string& bytes) {
+  return bytes.size() >= 3 && (bytes[0] == 0x16 || bytes[0] == 0x15) && bytes[1] == 3;
+}
+
+std::string client_hello() {
+  const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_client_method()),
+                                                                  &SSL_CTX_free);
+  if (context == nullptr) return "";
+  const std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(context.get()), &SSL_free);
+  if (ssl == nullptr) return "";
+  BIO* written = BIO_new(BIO_s_mem());
+  SSL_set_bio(ssl.get(), BIO_new(BIO_s_mem()), written);  // takes both
+  SSL_set_connect_state(ssl.get());
+  SSL_do_handshake(ssl.get());  // writes the first message and wants an answer
+  char* data = nullptr;
+  const long size = BIO_get_mem_data(written, &data);
+  return std::string(data, static_cast<size_t>(size));
+}
+
+Probe probe_address(const addrinfo& address, Time limit) {
+  const auto make_socket = [&] {
+    return socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  };
+  {
+    const Socket socket(make_socket());
+    if (auto failed = connect_to(socket, address, limit)) return *failed;
+    const std::string word = first_bytes(socket, std::min(limit, after(kFirstWord)));
+    if (is_http2(word)) return {Found::kPlain, ""};
+    if (!word.empty()) return {Found::kOther, ""};
+  }
+  const Socket socket(make_socket());
+  if (auto failed = connect_to(socket, address, limit)) return *failed;
+  const std::string hello = client_hello();
+  send(socket.fd(), hello.data(), hello.size(), MSG_NOSIGNAL);
+  const std::string answer = first_bytes(socket, limit);
+  if (is_tls(answer)) return {Found::kTls, ""};
+  if (is_http2(answer)) return {Found::kPlain, ""};
+  return {answer.empty() ? Found::kSilent : Found::kOther, ""};
+}
+
+Probe probe_now(const Address& address, Time limit) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error =
+      getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
+  if (error != 0) return {Found::kNoSuchHost, gai_strerror(error)};
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
+  // Of several addresses the one that tells most.
+  Probe best = {Found::kNoSuchHost, ""};
+  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
+    const Probe probe = probe_address(*each, limit);
+    if (probe.found > best.found) best = probe;
+  }
+  return best;
+}
+
+}  // namespace
+
+Probe probe_connection(const std::string& address, Time limit) {
+  const auto parsed = try_call([&] { return Address::parse(address); });
+  if (!parsed.ok()) return {Found::kNoSuchHost, std::string(parsed.status().message())};
+  // Looking up a name cannot be given a limit, so it has a thread that may be left behind.
+  auto result = std::make_shared<std::promise<Probe>>();
+  std::future<Probe> done = result->get_future();
+  std::thread([result, address = *parsed, limit] {
+    result->set_value(probe_now(address, limit));
+  }).detach();
+  if (done.wait_until(limit + milliseconds(100)) == std::future_status::ready) return done.get();
+  return {Found::kNoSuchHost, "looking up the name takes long"};
+}
+
+}  // namespace trireme::internal
