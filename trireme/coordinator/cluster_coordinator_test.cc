@@ -46,6 +46,62 @@ TEST_F(CoordinatorTest, ClosuresRunAndTheirResultsAreFetched) {
   EXPECT_TRUE(coordinator.fetch(pair).second.equal(torch::zeros({2})));
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kClusters = 10;
+constexpr auto kQuick = seconds(3);
+#else
+constexpr int kClusters = 50;
+constexpr auto kQuick = milliseconds(300);
+#endif
+
+// What is left of a cluster that has ended, such as variables that a new one replaces by name, must
+// not wait for its servers.
+TEST(Coordinators, ComeOneAfterTheOtherWithoutWaiting) {
+  for (int i = 0; i < kClusters; ++i) {
+    const Time start = Clock::real().now();
+    {
+      InProcessTestCluster cluster({.workers = 1, .ps = 1});
+      ParameterServerStrategy strategy{Cluster(cluster.spec())};
+      auto net = strategy.distribute<torch::nn::Linear>(3, 1);
+      ClusterCoordinator coordinator(strategy);
+      const auto step = function("step", [&](const Tensor& x) { return net->forward(x).mean(); });
+      coordinator.schedule(step, torch::ones({4, 3}));
+      coordinator.join();
+    }
+    EXPECT_LT(Clock::real().now() - start, kQuick) << "cluster " << i;
+  }
+}
+
+TEST_F(CoordinatorTest, JoinGivesUpWhenItsTimeIsOverAndTheClosuresGoOn) {
+  ClusterCoordinator coordinator(strategy_);
+  const auto slow = function("slow", [](const Tensor& x) {
+    Tensor y = x;
+    for (int i = 0; i < 50; ++i) y = torch::tanh(y);
+    return y.sum();
+  });
+  std::vector<RemoteValueOf<Tensor>> values;
+  for (int i = 0; i < 8; ++i) values.push_back(coordinator.schedule(slow, torch::ones({1 << 20})));
+  EXPECT_EQ(error_of([&] { coordinator.join(milliseconds(1)); }).code(),
+            ErrorCode::kDeadlineExceeded);
+  uint64_t told = 0, last_done = 0;
+  coordinator.join({.on_progress =
+                        [&](const JoinProgress& progress) {
+                          ++told;
+                          EXPECT_EQ(progress.done + progress.left, 8u);
+                          EXPECT_GE(progress.done, last_done);
+                          last_done = progress.done;
+                        },
+                    .progress_every = milliseconds(1)});
+  EXPECT_GT(told, 0u);
+  for (const auto& value : values) EXPECT_GT(coordinator.fetch(value).item<float>(), 0);
+  // The callback may end the wait.
+  coordinator.schedule(slow, torch::ones({1 << 20}));
+  EXPECT_THROW(coordinator.join({.on_progress = [](const JoinProgress&) { throw 1; },
+                                 .progress_every = milliseconds(1)}),
+               int);
+  coordinator.join();
+}
+
 TEST_F(CoordinatorTest, ManySmallClosuresChangeAVariableOnceEach) {
   constexpr int64_t kClosures = 2000;
   auto scope = strategy_.scope();

@@ -321,30 +321,32 @@ absl::Status PsClient::remove(const std::vector<PsVariable>& variables) {
 }
 
 template <typename Request>
-absl::Status PsClient::tell_all(const char* method, const Request& request, Duration timeout) {
+absl::Status PsClient::tell_all(const char* method, const Request& request,
+                                const CallOptions& options) {
   Requests requests;
   for (int i = 0; i < servers(); ++i) requests[i] = make_message(request);
-  CallOptions options = call_options(0, false);
-  options.deadline = after(timeout);
   return call(method, std::move(requests), options).status();
 }
 
 absl::Status PsClient::drop_container() {
   DropContainerRequest request;
   request.set_container(options_.container);
-  return tell_all(kDropContainer, request, options_.timeout);
+  return tell_all(kDropContainer, request, call_options(0, false));
 }
 
 absl::Status PsClient::begin_origin(uint64_t origin) {
   BeginOriginRequest request;
   request.set_origin(origin);
-  return tell_all(kBeginOrigin, request, options_.timeout);
+  return tell_all(kBeginOrigin, request, call_options(0, false));
 }
 
 absl::Status PsClient::end_origin(uint64_t origin, Duration timeout) {
   EndOriginRequest request;
   request.set_origin(origin);
-  return tell_all(kEndOrigin, request, timeout);
+  CallOptions options = call_options(0, false);
+  options.deadline = after(timeout);
+  options.retry.reset();  // a server that is gone must not keep the caller
+  return tell_all(kEndOrigin, request, options);
 }
 
 namespace {

@@ -125,7 +125,7 @@ class PsClient {
             std::map<int, Destination> into = {});
   absl::StatusOr<Responses> call(const char* method, Requests requests, const CallOptions& options);
   template <typename Request>
-  absl::Status tell_all(const char* method, const Request& request, Duration timeout);
+  absl::Status tell_all(const char* method, const Request& request, const CallOptions& options);
   absl::StatusOr<Requests> push_requests(const std::vector<Push>& pushes,
                                          const PushOptions& options, uint64_t& bytes) const;
 
