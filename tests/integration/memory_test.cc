@@ -129,7 +129,9 @@ TEST(Memory, AMixedLoadStaysFlat) {
   const std::chrono::seconds lasting(setting("TRIREME_SOAK_SECONDS", 20));
   const std::chrono::seconds warm_up =
       std::min<std::chrono::seconds>(lasting / 2, std::chrono::minutes(1));
-  const double allowed = lasting >= std::chrono::minutes(10) ? 1.05 : 1.25;
+  const double allowed = lasting >= std::chrono::minutes(10)
+                             ? 1.05
+                             : 1.5;  // a short run only sees that nothing runs away
   at::set_num_threads(1);
   ProcessCluster cluster({{.workers = 2, .ps = 2}, {"--threads", "1"}});
   ParameterServerStrategy strategy{Cluster(cluster.spec())};
