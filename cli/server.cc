@@ -66,7 +66,7 @@ Cluster own_cluster(const Options& options) {
   return cluster;
 }
 
-// What operators have freed and the next ones will ask for again: a sixteenth of the machine.
+// The pool keeps freed blocks for the next operators, up to a sixteenth of the memory.
 size_t pool_capacity() {
   return std::clamp<uint64_t>(physical_memory() / 16, BufferPool::kDefaultCapacity,
                               uint64_t{4} << 30);

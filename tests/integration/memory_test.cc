@@ -25,7 +25,7 @@ namespace {
 using torch::Tensor;
 
 constexpr int64_t kMiB = 1 << 20;
-// What a server holds before it has done anything, with LibTorch loaded.
+// An idle server holds less than this, LibTorch included.
 constexpr int64_t kEmptyServer = 350 * kMiB;
 
 int64_t memory(pid_t pid, const std::string& field) {

@@ -9,7 +9,7 @@
 namespace trireme {
 namespace {
 
-// Of the container, or whatever else the process was put into; without one, no limit.
+// The limit that a container or another control group sets for this process; without one, none.
 uint64_t cgroup_limit() {
   std::string folder = "/sys/fs/cgroup";
   std::ifstream groups("/proc/self/cgroup");

@@ -54,8 +54,8 @@ constexpr int kClusters = 50;
 constexpr auto kQuick = milliseconds(300);
 #endif
 
-// What is left of a cluster that has ended, such as variables that a new one replaces by name, must
-// not wait for its servers.
+// Remains of a cluster that has ended, such as variables that a new one replaces by name, must not
+// wait for its servers.
 TEST(Coordinators, ComeOneAfterTheOtherWithoutWaiting) {
   for (int i = 0; i < kClusters; ++i) {
     const Time start = Clock::real().now();

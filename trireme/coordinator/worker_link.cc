@@ -127,7 +127,7 @@ void WorkerLink::try_again(Life life, const absl::Status& error) {
     MutexLock lock(mutex_);
     if (life != life_ || stage_ != Stage::kDown) return;
     ++failures_;
-    // That nobody answers is told by who looks after all workers (WorkerLinks).
+    // WorkerLinks tells of workers that do not answer, all in one line.
     if (error_code(error) != ErrorCode::kDeadlineExceeded && failure_ != error.message()) {
       failure_ = std::string(error.message());
       log_warning(channel_->task(), " cannot be used yet: ", describe(error));
@@ -136,8 +136,8 @@ void WorkerLink::try_again(Life life, const absl::Status& error) {
                            error_code(error) == ErrorCode::kUnauthenticated);
     delay = reconnect_delays().delay_before(failures_ + 1);
   }
-  // Who the program is does not change by waiting. A worker that was up before may have been
-  // started again with the wrong certificates: it counts as lost, and the others go on.
+  // Waiting does not change the program's role or certificate. A worker that was up before may have
+  // been started again with the wrong certificates: it counts as lost, and the others go on.
   if (refused) return context_->queue->close(error);
   connect_after(delay);
 }

@@ -42,7 +42,7 @@ struct CallOptions {
   Time deadline = after(std::chrono::seconds(60));
   // By when the server must have been heard of, if that is sooner: a call in one frame each way
   // must have been answered, and of a streamed one the first frame of an answer or a grant must
-  // have come. What was heard of and is lost later the connection's own pings tell.
+  // have come. If the server is lost after that, the connection's own pings detect it.
   Time first_word = Time::max();
   // The incarnation that is meant. 0: the one that was there at the last hello.
   uint64_t incarnation = 0;

@@ -159,7 +159,7 @@ class Connecting : public std::enable_shared_from_this<Connecting> {
     return all.empty() ? "" : all.front()->task();
   }
 
-  // Who is missing, and why by the last examination.
+  // Lists the missing servers, with the causes that the last examination found.
   std::string missing_and_causes() {
     std::vector<const Channel*> still;
     std::vector<Diagnosis> causes;

@@ -28,7 +28,7 @@ struct Diagnosis {
 
 // Blocks until the limit at most.
 Diagnosis diagnose(const Channel& channel, Time limit);
-// Of the first few of many, side by side.
+// Diagnoses the first few of many servers, side by side.
 std::vector<Diagnosis> diagnose_all(const std::vector<const Channel*>& channels, Time limit);
 // "/job:ps/task:0 (HOST:PORT): its cause; …", and how many more there are than diagnoses.
 std::string list_causes(const std::vector<const Channel*>& channels,

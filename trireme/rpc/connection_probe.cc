@@ -148,7 +148,7 @@ Probe probe_now(const Address& address, Time limit) {
       getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
   if (error != 0) return {Found::kNoSuchHost, gai_strerror(error)};
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
-  // Of several addresses the one that tells most.
+  // A name may have several addresses: the result that tells most counts.
   Probe best = {Found::kNoSuchHost, ""};
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
     const Probe probe = probe_address(*each, limit);

@@ -6,9 +6,8 @@
 
 namespace trireme::internal {
 
-// What a TCP connection of our own finds at an address. gRPC says only that it could not connect,
-// and waits in silence when it was told to wait.
-// From that which tells least to that which tells most.
+// The result of a TCP connection of our own to an address; later ones tell more. gRPC says only
+// that it could not connect, and waits in silence when it was told to wait.
 enum class Found {
   kNoSuchHost,   // the name means no address
   kUnreachable,  // there is no way to the machine

@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "trireme/rpc/frame.h"
 
 // How far the sender of a message may be ahead of its receiver (docs/wire.md). gRPC's own windows
@@ -18,7 +17,7 @@ namespace trireme::internal {
 // Sent without a grant. A message that fits needs none; a request that has to wait for its turn
 // holds no more than this of the receiver's memory.
 inline constexpr uint64_t kUngranted = 2 * kFrameBytes;
-// Granted beyond what was taken in: 25 Gbit/s at 2.6 ms.
+// Granted beyond what was taken in; enough for 25 Gbit/s with a round trip of 2.6 ms.
 inline constexpr uint64_t kWindowBytes = 8 << 20;
 // A grant costs as much as a small call, so it is worth at least this.
 inline constexpr uint64_t kGrantBytes = 4 << 20;

@@ -95,7 +95,7 @@ class MessageReader {
   bool done() const { return state_ == State::kDone; }
   // Of the tensors, once the table that declares them has been read; 0 before.
   uint64_t declared_bytes() const { return tensors_.declared_bytes(); }
-  // Of the whole message that are still to come, once that is known.
+  // The bytes of the whole message that are still to come, once their number is known.
   std::optional<uint64_t> bytes_left() const;
   Message take();
 

@@ -28,7 +28,7 @@ struct ServerLimits {
   uint64_t connection_receive_bytes = default_receive_bytes() / 2;
   uint64_t receive_bytes = default_receive_bytes();
 
-  // What gRPC may hold of all connections beside that: bytes that have arrived and are not read
+  // Bytes that gRPC may hold beside that, of all connections: they have arrived and are not read
   // yet. Senders that keep to the protocol send 8 MiB ahead (rpc/flow_control.h); under those that
   // do not, gRPC closes windows first and then cancels calls, as it finds them.
   uint64_t unread_bytes = default_receive_bytes() / 4;

@@ -69,8 +69,8 @@ struct Method {
   Roles callers;     // all others are refused, if there are certificates that tell roles
   Repeats repeats;
   Handler handler;
-  // Of a request that comes in several frames only the first is read before the budget has room for
-  // it, so that its sender waits and no memory grows. None: requests are read as they come.
+  // Reads only the first frame of a request until this budget has room for all of it, so that its
+  // sender waits and no memory grows. None: requests are read as they come.
   std::shared_ptr<ByteBudget> intake = nullptr;
 };
 

@@ -32,7 +32,7 @@ using internal::VariableRecord;
 constexpr char kScheme[] = "grpc://";
 constexpr size_t kKnownPlans = 256;
 constexpr auto kInitializationPoll = std::chrono::milliseconds(50);
-// For as long a master waits for tasks before it tells that they are missing, and a little more.
+// A master waits for tasks almost this long before it tells that they are missing.
 constexpr auto kOneMoreQuestion = std::chrono::milliseconds(1500);
 
 std::string address_of(const std::string& target) {
