@@ -13,10 +13,13 @@ using testing::ContainsRegex;
 using testing::EndsWith;
 using testing::HasSubstr;
 
+// A server's line about itself, from behind its name to its process.
+const std::string kServes = " serves at [^ ]* \\(incarnation [0-9a-f]*, pid ([0-9]+)";
+
 // The pids that the servers of a launch say they have.
 std::vector<pid_t> pids_in(const std::string& text) {
   std::vector<pid_t> pids;
-  const std::regex pattern("serves at [^ ]* \\(incarnation [0-9a-f]*, pid ([0-9]+)");
+  const std::regex pattern(kServes);
   for (std::sregex_iterator match(text.begin(), text.end(), pattern), end; match != end; ++match) {
     pids.push_back(std::stoi((*match)[1]));
   }
@@ -93,8 +96,9 @@ class LaunchInterrupted : public testing::Test {
          "sleep 1000 & echo program is $$ and started $!; wait; echo not reached"}));
     program_ = std::stoi(command_->wait_for("program is ([0-9]+) and"));
     started_ = std::stoi(command_->wait_for("and started ([0-9]+)\n"));
-    servers_ = pids_in(command_->text());
-    ASSERT_EQ(servers_.size(), 2u) << command_->text();
+    for (const std::string task : {"/job:worker/task:0", "/job:ps/task:0"}) {
+      servers_.push_back(std::stoi(command_->wait_for(task + kServes)));
+    }
   }
 
   void expect_nothing_left() {

@@ -62,14 +62,14 @@ class Server::Impl {
     if (options.threads > 0) at::set_num_threads(options.threads);
     server_ = value_or_throw(TaskServer::start(to_task_options(cluster, options)));
     const TaskContext& context = server_->context();
+    // The line that says it serves comes last: whoever waits for it has seen the warning.
+    if (options.insecure) {
+      log_warning(context.task.to_string(), ": listening on ", context.address,
+                  " without certificates: whoever reaches this port commands the server");
+    }
     log_info(context.task.to_string(), " serves at ", context.address, " (incarnation ",
              format_incarnation(context.incarnation), ", pid ", getpid(), ", devices ",
              short_device_names(context.devices.names(context.task)), ", trireme ", version(), ")");
-    if (options.insecure) {
-      log_warning(server_->context().task.to_string(), ": listening on ",
-                  server_->context().address,
-                  " without certificates: whoever reaches this port commands the server");
-    }
   }
 
   TaskServer& server() { return *server_; }
