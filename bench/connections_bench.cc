@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/file_limit.h"
+#include "trireme/base/machine.h"
 #include "trireme/base/status.h"
 #include "trireme/base/subprocess.h"
 #include "trireme/rpc/certificates.h"
@@ -103,7 +104,7 @@ int measure(int count, int at_once) {
   Channel first(options);  // what the first one costs the process is not what each costs
   throw_if_error(connect_all({&first}, after(seconds(60))).status());
 
-  const int64_t memory = status_field(server->pid(), "VmRSS");
+  const int64_t memory = process_memory(server->pid()).resident;
   const double cpu = cpu_seconds(server->pid());
   const auto start = std::chrono::steady_clock::now();
   Connections connections(options);
@@ -118,7 +119,7 @@ int measure(int count, int at_once) {
       "\"server_threads\": %lld}\n",
       count, answered, static_cast<long long>(established(address.substr(address.rfind(':') + 1))),
       took, (cpu_seconds(server->pid()) - cpu) * 1000 / count,
-      static_cast<double>(status_field(server->pid(), "VmRSS") - memory) / count,
+      static_cast<double>(process_memory(server->pid()).resident - memory) / 1024 / count,
       static_cast<long long>(status_field(server->pid(), "Threads")));
   return answered == count ? 0 : 1;
 }

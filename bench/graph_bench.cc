@@ -14,10 +14,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <map>
 
 #include "tests/integration/graph/models.h"
+#include "trireme/base/machine.h"
 #include "trireme/base/status.h"
 #include "trireme/graph/branch_tuner.h"
 #include "trireme/graph/function.h"
@@ -135,15 +135,6 @@ void measure_branches(const std::string& name, int rounds, double seconds) {
       name, rounds, seconds, [&] { run(nullptr); }, [&] { run(&one_lane); });
 }
 
-double peak_bytes() {
-  std::ifstream status("/proc/self/status");
-  std::string line;
-  while (std::getline(status, line)) {
-    if (line.starts_with("VmHWM:")) return std::atof(line.c_str() + 6) * 1024;
-  }
-  return 0;
-}
-
 // In a process of its own: the graph comes from a file, so that the capture does not count.
 int run_for_peak(const std::string& name, const std::string& file) {
   constexpr int kSteps = 5;
@@ -158,7 +149,7 @@ int run_for_peak(const std::string& name, const std::string& file) {
                                       variables, internal::make_step_generator(0, i)));
     }
   }
-  std::printf("%.0f\n", peak_bytes());
+  std::printf("%.0f\n", static_cast<double>(process_memory().peak));
   return 0;
 }
 

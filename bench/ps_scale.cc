@@ -10,7 +10,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "trireme/base/ids.h"
+#include "trireme/base/machine.h"
 #include "trireme/base/status.h"
 #include "trireme/ps/ps_client.h"
 
@@ -25,12 +25,6 @@ namespace trireme::bench {
 namespace {
 
 constexpr int kSmall = 10000;
-
-uint64_t resident_bytes() {
-  uint64_t size = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> size >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
 
 double seconds_since(Time start) {
   return std::chrono::duration<double>(Clock::real().now() - start).count();
@@ -53,8 +47,8 @@ std::vector<PsVariable> create(PsClient& client, const std::vector<VariableSpec>
 }
 
 void report(const char* what, double amount, double seconds) {
-  std::printf("{\"case\": \"%s\", \"amount\": %g, \"seconds\": %g, \"client_bytes\": %lu}\n", what,
-              amount, seconds, resident_bytes());
+  std::printf("{\"case\": \"%s\", \"amount\": %g, \"seconds\": %g, \"client_bytes\": %ld}\n", what,
+              amount, seconds, process_memory().resident);
   std::fflush(stdout);
 }
 

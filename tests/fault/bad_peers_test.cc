@@ -9,11 +9,11 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <random>
 #include <thread>
 
+#include "trireme/base/machine.h"
 #include "trireme/base/status.h"
 #include "trireme/base/subprocess.h"
 #include "trireme/rpc/grpc_bridge.h"
@@ -31,13 +31,6 @@ const TaskId kPs = {"ps", 0};
 constexpr char kHello[] = "/trireme.Hello/Hello";
 constexpr char kDescribe[] = "/trireme.Server/Describe";
 constexpr int64_t kAllowed = 64 << 20;
-
-int64_t resident_bytes(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/statm");
-  int64_t size = 0, resident = 0;
-  file >> size >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
 
 absl::Status send_raw(const std::string& address, const std::string& method,
                       const std::string& bytes) {
@@ -107,7 +100,7 @@ TEST_F(BadPeersTest, ShapesAndDtypesThatAreNoneAreRefused) {
 }
 
 TEST_F(BadPeersTest, DeclaredSizesTakeNoMemory) {
-  const int64_t before = resident_bytes(cluster_.pid(kPs));
+  const int64_t before = process_memory(cluster_.pid(kPs)).resident;
   for (int i = 0; i < 20; ++i) {
     // 10 GB in one tensor, 2^63 in one, a billion tensors, a body of 10 GB: refused or cut short.
     EXPECT_FALSE(send_raw(address_, kDescribe, with_table(1, 12, {2'500'000'000})).ok());
@@ -120,7 +113,7 @@ TEST_F(BadPeersTest, DeclaredSizesTakeNoMemory) {
     std::memcpy(body.data() + 32, &declared, sizeof(declared));
     EXPECT_EQ(error_code(send_raw(address_, kDescribe, body)), ErrorCode::kResourceExhausted);
   }
-  EXPECT_LT(resident_bytes(cluster_.pid(kPs)) - before, kAllowed);
+  EXPECT_LT(process_memory(cluster_.pid(kPs)).resident - before, kAllowed);
   expect_unharmed();
 }
 

@@ -8,12 +8,12 @@
 
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "trireme/base/file_limit.h"
+#include "trireme/base/machine.h"
 #include "trireme/base/subprocess.h"
 #include "trireme/rpc/channel.h"
 #include "trireme/rpc/server.h"
@@ -99,13 +99,6 @@ int run_sender(const std::string& address) {
   return 0;
 }
 
-int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t size = 0, resident = 0;
-  file >> size >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
-
 TEST(Flood, SendersThatIgnoreGrantsAreBounded) {
   raise_file_limit();
   std::vector<std::unique_ptr<Service>> services;
@@ -116,7 +109,7 @@ TEST(Flood, SendersThatIgnoreGrantsAreBounded) {
                                                        .incarnation = 1,
                                                        .limits = {.unread_bytes = kUnread}},
                                                       std::move(services)));
-  const int64_t before = resident_bytes();
+  const int64_t before = process_memory().resident;
   auto sender = value_or_throw(
       Subprocess::start({.argv = {"/proc/self/exe", kSenderFlag, server->address()}}));
 
@@ -126,7 +119,7 @@ TEST(Flood, SendersThatIgnoreGrantsAreBounded) {
   Time quiet = after(seconds(10));
   const Time limit = after(seconds(60));
   for (Time now = Clock::real().now(); now < quiet && now < limit; now = Clock::real().now()) {
-    const int64_t grown = resident_bytes() - before;
+    const int64_t grown = process_memory().resident - before;
     if (grown > highest + kMiB || service->held_back() > most_held) quiet = after(seconds(5));
     highest = std::max(highest, grown);
     most_held = std::max(most_held, service->held_back());

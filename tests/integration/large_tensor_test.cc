@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string>
 
+#include "trireme/base/machine.h"
 #include "trireme/base/subprocess.h"
 #include "trireme/rpc/channel.h"
 #include "trireme/rpc/server.h"
@@ -53,17 +54,6 @@ int run_sender() {
   return 0;
 }
 
-// A field of /proc/PID/status, in bytes.
-int64_t memory(pid_t pid, const std::string& field) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.compare(0, field.size() + 1, field + ":") != 0) continue;
-    return std::stoll(line.substr(field.size() + 1)) * 1024;
-  }
-  ADD_FAILURE() << "no field " << field;
-  return 0;
-}
-
 // The highest resident memory counts from now on.
 void reset_peak(pid_t pid) {
   std::ofstream file("/proc/" + std::to_string(pid) + "/clear_refs");
@@ -82,16 +72,16 @@ TEST(LargeTensor, ArrivesIntactWithoutACopyOnEitherSide) {
   throw_if_error(channel.hello(after(std::chrono::seconds(30))).status());
 
   const pid_t self = getpid();
-  const int64_t sender_before = memory(sender->pid(), "VmRSS");
-  const int64_t receiver_before = memory(self, "VmRSS");
+  const int64_t sender_before = process_memory(sender->pid()).resident;
+  const int64_t receiver_before = process_memory(self).resident;
   reset_peak(sender->pid());
   reset_peak(self);
   CallOptions options = {.deadline = after(std::chrono::seconds(180)), .large_response = true};
   const auto start = Clock::real().now();
   Message answer = value_or_throw(channel.call(kFetch, {}, options));
   const double took = std::chrono::duration<double>(Clock::real().now() - start).count();
-  const int64_t sender_grew = memory(sender->pid(), "VmHWM") - sender_before;
-  const int64_t receiver_grew = memory(self, "VmHWM") - receiver_before;
+  const int64_t sender_grew = process_memory(sender->pid()).peak - sender_before;
+  const int64_t receiver_grew = process_memory(self).peak - receiver_before;
   printf(
       "5 GiB in %.1f s (%.2f GB/s); the sender grew by %.1f MiB, the receiver by the tensor + %.1f "
       "MiB\n",

@@ -28,4 +28,21 @@ uint64_t physical_memory() {
   return std::min(machine, cgroup_limit());
 }
 
+ProcessMemory process_memory(pid_t pid) {
+  ProcessMemory memory;
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  const auto kilobytes = [](const std::string& line) {
+    return std::stoll(line.substr(line.find(':') + 1)) * 1024;
+  };
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("VmRSS:")) memory.resident = kilobytes(line);
+    if (line.starts_with("VmHWM:")) memory.peak = kilobytes(line);
+  }
+  return memory;
+}
+
+ProcessMemory process_memory() {
+  return process_memory(getpid());
+}
+
 }  // namespace trireme
