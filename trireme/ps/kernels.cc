@@ -1,7 +1,9 @@
 #include "trireme/ps/kernels.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace trireme::internal {
@@ -15,19 +17,56 @@ namespace {
 #define TRIREME_WIDEST
 #endif
 
-TRIREME_WIDEST void add(float* __restrict target, const float* __restrict delta, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) target[i] += delta[i];
+// The delta may be unaligned.
+template <typename T>
+inline __attribute__((always_inline)) void add_loop(T* __restrict target,
+                                                    const void* __restrict delta, int64_t count) {
+  const char* next = static_cast<const char*>(delta);
+  for (int64_t i = 0; i < count; ++i) {
+    T value;
+    std::memcpy(&value, next + i * sizeof(T), sizeof(T));
+    target[i] += value;
+  }
 }
-TRIREME_WIDEST void add(double* __restrict target, const double* __restrict delta, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) target[i] += delta[i];
+
+TRIREME_WIDEST void add(float* target, const void* delta, int64_t count) {
+  add_loop(target, delta, count);
 }
-TRIREME_WIDEST void add(uint64_t* __restrict target, const uint64_t* __restrict delta,
-                        int64_t count) {
-  for (int64_t i = 0; i < count; ++i) target[i] += delta[i];
+TRIREME_WIDEST void add(double* target, const void* delta, int64_t count) {
+  add_loop(target, delta, count);
 }
-TRIREME_WIDEST void add(uint32_t* __restrict target, const uint32_t* __restrict delta,
-                        int64_t count) {
-  for (int64_t i = 0; i < count; ++i) target[i] += delta[i];
+TRIREME_WIDEST void add(uint64_t* target, const void* delta, int64_t count) {
+  add_loop(target, delta, count);
+}
+TRIREME_WIDEST void add(uint32_t* target, const void* delta, int64_t count) {
+  add_loop(target, delta, count);
+}
+
+// Adds the whole elements of each piece, and puts those together that are cut.
+template <typename T>
+void add_pieces(T* target, const ScatteredTensor& delta) {
+  char cut[sizeof(T)];
+  size_t have = 0;  // of the element that is cut
+  for (ScatteredTensor::Piece piece : delta.pieces()) {
+    const auto move_to_cut = [&](size_t bytes) {
+      std::memcpy(cut + have, piece.data, bytes);
+      have += bytes;
+      piece.data += bytes;
+      piece.size -= bytes;
+    };
+    if (have > 0) {
+      move_to_cut(std::min(sizeof(T) - have, piece.size));
+      if (have < sizeof(T)) continue;
+      add(target++, cut, 1);
+      have = 0;
+    }
+    const size_t whole = piece.size / sizeof(T);
+    add(target, piece.data, whole);
+    target += whole;
+    piece.data += whole * sizeof(T);
+    piece.size -= whole * sizeof(T);
+    move_to_cut(piece.size);
+  }
 }
 
 // Calls body with a null pointer of the element type, if there is a loop of ours for it.
@@ -71,6 +110,17 @@ void add_in_place(const at::Tensor& target, const at::Tensor& delta) {
     const at::NoGradGuard no_gradients;
     at::Tensor(target).add_(delta);
   }
+}
+
+void add_in_place(const at::Tensor& target, const ScatteredTensor& delta) {
+  const bool done = with_type(target.scalar_type(), [&](auto* type) {
+    add_pieces(data<std::remove_pointer_t<decltype(type)>>(target), delta);
+  });
+  TORCH_CHECK(done, "no loop for pieces of this dtype");
+}
+
+bool adds_pieces(c10::ScalarType dtype) {
+  return with_type(dtype, [](auto*) {});
 }
 
 void assign(const at::Tensor& target, const at::Tensor& values) {

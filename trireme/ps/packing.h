@@ -41,6 +41,8 @@ class Packing {
   const std::vector<TensorShape>& shapes() const { return shapes_; }
   size_t bytes() const { return bytes_; }  // of all
 
+  // True if tensor 0 is a block of small ones.
+  bool has_block() const { return block_bytes_ > 0; }
   bool is_large(size_t i) const { return shapes_[i].bytes() >= kOwnTensor; }
   // The tensors of a message for this list: new memory for the small ones, and the large ones
   // undefined, to be put into their places.

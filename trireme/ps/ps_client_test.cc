@@ -222,6 +222,43 @@ TEST(PsClient, PushesAreHeldBackWhileAServerCannotKeepUp) {
   EXPECT_TRUE(pull(*client, w).equal(at::full({kFloats}, static_cast<double>(kPushes))));
 }
 
+TEST(PsClient, LargeUpdatesOfAllKindsComeWhole) {
+  TestServers servers(1);
+  const auto client = servers.client();
+  const at::Tensor values = at::arange(3 << 20, at::kFloat);  // 12 MiB
+  const PsVariable large = make(*client, "large", values);
+  const PsVariable trained = make(*client, "trained", values);
+  const at::Tensor halves = at::ones({4 << 20}, at::kBFloat16);  // we have no loop for these
+  const PsVariable half = make(*client, "half", halves);
+  throw_if_error(client->set_optimizer({trained}, *internal::make_rule("sgd", {{"lr", 1.0}})));
+  std::vector<PsVariable> small;  // together more than 4 MiB
+  for (int i = 0; i < 100; ++i) {
+    small.push_back(make(*client, "small_" + std::to_string(i), at::full({16000}, double(i))));
+  }
+  throw_if_error(client->begin_origin(kOrigin));
+  std::vector<PsClient::Push> pushes = {{.variable = large, .values = values},
+                                        {.variable = half, .values = halves}};
+  for (const PsVariable& variable : small) {
+    pushes.push_back({.variable = variable, .values = at::ones({16000})});
+  }
+  throw_if_error(client->push(pushes, {.id = {kOrigin, 0, 0}}));
+  EXPECT_TRUE(pull(*client, large).equal(values.mul(2)));
+  EXPECT_TRUE(pull(*client, half).equal(halves.mul(2)));
+  for (size_t i = 0; i < small.size(); ++i) {
+    EXPECT_TRUE(pull(*client, small[i]).equal(at::full({16000}, double(i + 1)))) << i;
+  }
+  // With a gradient beside it nothing stays in pieces.
+  throw_if_error(client->push({{.variable = large, .values = values},
+                               {.variable = trained, .kind = Kind::kGradient, .values = values}},
+                              {.id = {kOrigin, 1, 0}}));
+  EXPECT_TRUE(pull(*client, large).equal(values.mul(3)));
+  EXPECT_TRUE(pull(*client, trained).equal(at::zeros({3 << 20})));
+  throw_if_error(client->write({{.variable = large, .kind = Kind::kAssign, .values = values}}));
+  EXPECT_TRUE(pull(*client, large).equal(values));
+  EXPECT_THAT(describe(client->write({{.variable = large, .values = at::ones({2 << 20})}})),
+              HasSubstr("an update of float32 [2097152] where float32 [3145728] belongs"));
+}
+
 TEST(PsClient, PullsWaitForRoomAndAllCome) {
   TestServers servers(1, {.pull_bytes = 8 << 20});
   const auto client = servers.client();

@@ -98,10 +98,12 @@ void StoredVariable::change(const Update& update, std::optional<double> lr) {
   const bool rows = update.ids.defined();
   switch (update.kind) {
     case Update::Kind::kAdd:
+      if (update.values.is_meta()) return internal::add_in_place(tensor, update.scattered);
       rows ? internal::add_rows(tensor, update.ids, update.values)
            : internal::add_in_place(tensor, update.values);
       return;
     case Update::Kind::kAssign:
+      if (update.values.is_meta()) return update.scattered.copy_to(tensor.data_ptr());
       rows ? internal::assign_rows(tensor, update.ids, update.values)
            : internal::assign(tensor, update.values);
       return;

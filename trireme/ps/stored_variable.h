@@ -14,6 +14,7 @@
 #include "trireme/optim/update_rule.h"
 #include "trireme/ps/push_records.h"
 #include "trireme/runtime/variable_host.h"
+#include "trireme/tensor/scattered_tensor.h"
 
 namespace trireme {
 
@@ -24,6 +25,7 @@ struct Update {
   Kind kind = Kind::kAdd;
   at::Tensor ids;  // undefined: the whole variable
   at::Tensor values;
+  ScatteredTensor scattered;  // the bytes of the values, if these are on the meta device
 };
 
 // An optimizer's part for one variable: the rule and its state, which lies where the variable does.

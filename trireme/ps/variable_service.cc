@@ -12,6 +12,7 @@
 #include "trireme/base/machine.h"
 #include "trireme/base/mutex.h"
 #include "trireme/base/status.h"
+#include "trireme/ps/kernels.h"
 #include "trireme/ps/packing.h"
 #include "trireme/ps/parallel.h"
 #include "trireme/ps/push_records.h"
@@ -134,9 +135,8 @@ class VariableService final : public Service {
         quick<LookupVariablesRequest, LookupVariablesResponse>(
             kLookupVariables, Roles::all(), Repeats::kHarmless, &VariableService::lookup),
         on_pool(kPullVariables, Roles::all(), Repeats::kHarmless, &VariableService::pull),
-        on_pool(kPushVariables, kTrainers, Repeats::kHarmless, &VariableService::push, pushes_),
-        on_pool(kWriteVariables, kTrainers, Repeats::kAnsweredOnce, &VariableService::write,
-                pushes_),
+        update_method(kPushVariables, Repeats::kHarmless, &VariableService::push),
+        update_method(kWriteVariables, Repeats::kAnsweredOnce, &VariableService::write),
         quick<DeleteVariablesRequest, DeleteVariablesResponse>(
             kDeleteVariables, kTrainers, Repeats::kAnsweredOnce, &VariableService::remove),
         quick<DropContainerRequest, DropContainerResponse>(
@@ -152,15 +152,31 @@ class VariableService final : public Service {
  private:
   // What takes long, or may wait for the lock of a variable that is being changed.
   Method on_pool(const char* name, Roles callers, Repeats repeats,
-                 void (VariableService::*body)(ServerCall),
-                 std::shared_ptr<ByteBudget> intake = nullptr) {
-    return {name, callers, repeats,
-            [this, body](ServerCall call) {
+                 void (VariableService::*body)(ServerCall)) {
+    return {name, callers, repeats, [this, body](ServerCall call) {
               pool_.submit([this, body, call = std::move(call)]() mutable {
                 (this->*body)(std::move(call));
               });
-            },
-            std::move(intake)};
+            }};
+  }
+
+  Method update_method(const char* name, Repeats repeats,
+                       void (VariableService::*body)(ServerCall)) {
+    Method method = on_pool(name, kTrainers, repeats, body);
+    method.intake = pushes_;
+    method.scatters = can_apply_pieces;
+    return method;
+  }
+
+  // True if whole variables are added to or assigned and nothing else: rows are looked up by their
+  // ids, and optimizers want tensors.
+  static bool can_apply_pieces(const std::string& body) {
+    PushRequest request;
+    if (!request.ParseFromString(body)) return false;
+    const auto is_zero = [](uint64_t rows) { return rows == 0; };
+    const auto is_plain = [](int kind) { return kind == UPDATE_ADD || kind == UPDATE_ASSIGN; };
+    return std::all_of(request.rows().begin(), request.rows().end(), is_zero) &&
+           std::all_of(request.kinds().begin(), request.kinds().end(), is_plain);
   }
 
   template <typename Request, typename Response>
@@ -317,6 +333,7 @@ class VariableService final : public Service {
     const absl::Status status = prepare(*push, once);
     if (!status.ok()) {
       if (absl::IsAborted(status)) pushes_repeated_.add();
+      push->updates.clear();
       return push->call.respond(status);
     }
     std::vector<size_t> bytes;
@@ -364,8 +381,18 @@ class VariableService final : public Service {
       if (rows[i]) sent.push_back(ids_of(*rows[i]));
       TRIREME_ASSIGN_OR_RETURN(sent.emplace_back(), shape_of(*push.variables[i], rows[i]));
     }
+    std::vector<ScatteredTensor>& scattered = push.call.scattered();
+    const Packing packing(std::move(sent));
+    for (size_t i = 0; i < scattered.size(); ++i) {
+      at::Tensor& tensor = message.tensors[i];
+      const bool is_block = i == 0 && packing.has_block();
+      if (!tensor.is_meta() || (!is_block && internal::adds_pieces(tensor.scalar_type()))) continue;
+      TRIREME_ASSIGN_OR_RETURN(tensor, try_call([&] {
+                                 return scattered[i].gather(tensor.sizes(), tensor.scalar_type());
+                               }));
+    }
     TRIREME_ASSIGN_OR_RETURN(const std::vector<at::Tensor> tensors,
-                             Packing(std::move(sent)).unpack(message.tensors));
+                             packing.unpack(message.tensors));
     message.tensors.clear();
     push.updates.reserve(count);
     for (size_t i = 0, next = 0; i < count; ++i) {
@@ -375,7 +402,11 @@ class VariableService final : public Service {
       Update& update = push.updates.emplace_back();
       update.kind = static_cast<Update::Kind>(request.kinds(i));
       if (rows[i]) update.ids = tensors[next++];
-      update.values = tensors[next++];
+      update.values = tensors[next];
+      if (update.values.is_meta()) {
+        update.scattered = std::move(scattered[packing.place(next).tensor]);
+      }
+      ++next;
       TRIREME_RETURN_IF_ERROR(push.variables[i]->check(update));
     }
     return absl::OkStatus();

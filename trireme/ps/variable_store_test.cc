@@ -1,5 +1,7 @@
 #include "trireme/ps/variable_store.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
@@ -117,6 +119,37 @@ TEST(StoredVariable, AppliesUpdates) {
   EXPECT_EQ(
       error_code(variable.check({.kind = Update::Kind::kGradient, .values = at::ones({3, 2})})),
       ErrorCode::kFailedPrecondition);
+}
+
+// Pieces of a tensor's bytes, cut wherever it comes.
+ScatteredTensor scatter(const at::Tensor& tensor, size_t piece) {
+  const auto bytes = std::make_shared<std::string>(
+      static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+  ScatteredTensor scattered;
+  for (size_t done = 0; done < bytes->size(); done += piece) {
+    scattered.append({reinterpret_cast<const uint8_t*>(bytes->data()) + done,
+                      std::min(piece, bytes->size() - done)},
+                     bytes);
+  }
+  return scattered;
+}
+
+TEST(StoredVariable, AppliesUpdatesFromTheirPieces) {
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kLong, at::kInt}) {
+    for (const size_t piece : {1, 3, 7, 64, 1001}) {
+      VariableStore store;
+      const at::Tensor delta = at::arange(600).remainder(100).to(dtype).reshape({200, 3});
+      value_or_throw(store.create("job", "w", at::ones({200, 3}, dtype)));
+      StoredVariable& variable = *stored(store, "w");
+      Update update{.values = at::empty_like(delta, at::kMeta), .scattered = scatter(delta, piece)};
+      throw_if_error(variable.check(update));
+      throw_if_error(variable.apply(update, std::nullopt, std::nullopt));
+      EXPECT_TRUE(variable.tensor.equal(delta.add(1))) << dtype << " in pieces of " << piece;
+      update.kind = Update::Kind::kAssign;
+      throw_if_error(variable.apply(update, std::nullopt, std::nullopt));
+      EXPECT_TRUE(variable.tensor.equal(delta)) << dtype << " in pieces of " << piece;
+    }
+  }
 }
 
 // Every update adds the same to every element: a reader that sees two values saw half of one.

@@ -105,7 +105,8 @@ MessageReader::MessageReader(const MessageLimits& limits, Admission* admission,
       admission_(admission),
       tensors_(limits.tensors, BufferPool::shared(), admission, std::move(destination)) {}
 
-absl::StatusOr<size_t> MessageReader::read(const uint8_t* data, size_t size) {
+absl::StatusOr<size_t> MessageReader::read(const uint8_t* data, size_t size,
+                                           const std::shared_ptr<const void>& owner) {
   size_t used = 0;
   if (state_ == State::kPrefix) {
     used = std::min(size, sizeof(RawPrefix) - prefix_bytes_.size());
@@ -120,7 +121,7 @@ absl::StatusOr<size_t> MessageReader::read(const uint8_t* data, size_t size) {
     if (body_.size() == body_size_) after_body();
   }
   if (state_ == State::kTensors) {
-    TRIREME_ASSIGN_OR_RETURN(const size_t part, tensors_.read(data + used, size - used));
+    TRIREME_ASSIGN_OR_RETURN(const size_t part, tensors_.read(data + used, size - used, owner));
     used += part;
     if (tensors_.done()) state_ = State::kDone;
   }

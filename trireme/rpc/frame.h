@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -82,13 +83,18 @@ class MessageReader {
   explicit MessageReader(const MessageLimits& limits, Admission* admission = nullptr,
                          Destination destination = nullptr);
 
-  // How many of the bytes it took: all, unless it pauses or fails.
-  absl::StatusOr<size_t> read(const uint8_t* data, size_t size);
+  // Returns the number of bytes taken: all, unless reading pauses. `owner` keeps them alive; a
+  // reader that scatters needs one.
+  absl::StatusOr<size_t> read(const uint8_t* data, size_t size,
+                              const std::shared_ptr<const void>& owner = nullptr);
 
   // Stops read() before memory is taken for tensors.
   void pause_before_tensors() { tensors_.pause_after_table(); }
   bool paused() const { return tensors_.paused(); }
   absl::Status resume();
+  // See TensorReader.
+  void scatter_from(uint64_t bytes) { tensors_.scatter_from(bytes); }
+  bool scatters() const { return tensors_.scatters(); }
 
   bool has_prefix() const { return state_ != State::kPrefix; }
   const Prefix& prefix() const { return prefix_; }
@@ -97,7 +103,9 @@ class MessageReader {
   uint64_t declared_bytes() const { return tensors_.declared_bytes(); }
   // The bytes of the whole message that are still to come, once their number is known.
   std::optional<uint64_t> bytes_left() const;
+  const std::string& body() const { return body_; }  // once it pauses before the tensors
   Message take();
+  std::vector<ScatteredTensor> take_scattered() { return tensors_.take_scattered(); }
 
  private:
   enum class State { kPrefix, kBody, kTensors, kDone };

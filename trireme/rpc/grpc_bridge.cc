@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
@@ -42,6 +43,14 @@ void keep_freed_memory() {
   void* volatile block = std::malloc(kLargestMapped);
   std::free(block);
 }
+
+// A frame that a reader may hold. The bytes of a short slice lie in the slice itself, so the slices
+// stay. The frame goes after them: only then is memory given back inside gRPC, which may use its
+// thread's context for that, and a thread of ours has none.
+struct HeldFrame {
+  grpc::ByteBuffer frame;
+  std::vector<grpc::Slice> slices;
+};
 
 }  // namespace
 
@@ -94,15 +103,16 @@ grpc::ByteBuffer to_byte_buffer(std::vector<Piece> frame) {
 
 absl::StatusOr<size_t> read_frame(const grpc::ByteBuffer& frame, MessageReader& reader,
                                   size_t from) {
-  std::vector<grpc::Slice> slices;
-  if (!frame.Dump(&slices).ok()) {
+  const auto held = std::make_shared<HeldFrame>();
+  if (!frame.Dump(&held->slices).ok()) {
     return make_status(ErrorCode::kInvalidArgument, "malformed message: no bytes");
   }
+  if (reader.scatters()) held->frame = frame;
   size_t begin = 0;  // of the slice
-  for (const grpc::Slice& slice : slices) {
+  for (const grpc::Slice& slice : held->slices) {
     const size_t skipped = std::min(slice.size(), from - std::min(from, begin));
     TRIREME_ASSIGN_OR_RETURN(const size_t used,
-                             reader.read(slice.begin() + skipped, slice.size() - skipped));
+                             reader.read(slice.begin() + skipped, slice.size() - skipped, held));
     if (skipped + used < slice.size()) return begin + skipped + used;
     begin += slice.size();
   }

@@ -8,6 +8,15 @@
 #include "trireme/base/logging.h"
 
 namespace trireme::internal {
+namespace {
+
+// A smaller tensor is still in the cache when the last of it has come, so that to copy it costs
+// little.
+constexpr uint64_t kScatterFrom = 4 << 20;
+// The largest body that is looked into for that: this thread has other calls to serve.
+constexpr size_t kScatterBody = 1 << 20;
+
+}  // namespace
 
 void IncomingCall::accept(ServerContextOfCalls& server, CallWatch* watch) {
   Gate::Pass alive = server.alive.enter();
@@ -105,11 +114,7 @@ void IncomingCall::on_read(bool ok) {
 }
 
 absl::Status IncomingCall::take_frame() {
-  if (held_frame_.Valid()) {  // the call was let in
-    TRIREME_RETURN_IF_ERROR(reader_.resume());
-    TRIREME_RETURN_IF_ERROR(read_frame(held_frame_, reader_, held_from_).status());
-    held_frame_.Clear();
-  }
+  if (held_frame_.Valid()) TRIREME_RETURN_IF_ERROR(take_held_frame());  // the call was let in
   TRIREME_ASSIGN_OR_RETURN(held_from_, read_frame(frame_, reader_));
   if (reader_.has_prefix()) TRIREME_RETURN_IF_ERROR(check_prefix());
   if (!reader_.paused()) {
@@ -119,6 +124,18 @@ absl::Status IncomingCall::take_frame() {
   held_frame_.Swap(&frame_);
   // All of it is here: to hold it back would save nothing.
   if (*reader_.bytes_left() > held_frame_.Length() - held_from_) return absl::OkStatus();
+  return take_held_frame();
+}
+
+absl::Status IncomingCall::take_held_frame() {
+  if (reader_.declared_bytes() >= kScatterFrom && registered_->scatters &&
+      reader_.body().size() <= kScatterBody) {
+    auto share = server_.scatter_budget.take(context_.peer(), reader_.declared_bytes());
+    if (share.ok() && registered_->scatters(reader_.body())) {
+      scattered_share_ = *std::move(share);
+      reader_.scatter_from(kScatterFrom);
+    }
+  }
   TRIREME_RETURN_IF_ERROR(reader_.resume());
   TRIREME_RETURN_IF_ERROR(read_frame(held_frame_, reader_, held_from_).status());
   held_frame_.Clear();
@@ -183,6 +200,7 @@ void IncomingCall::request_ended() {
   expect_none();
   shares_.clear();
   held_frame_.Clear();
+  scattered_ = reader_.take_scattered();
   if (!request_status_->ok()) {
     if (answers_repetitions_) {  // nothing was done
       server_.answers.finish(reader_.prefix().sender, reader_.prefix().request_id,
@@ -281,6 +299,8 @@ void IncomingCall::respond(absl::StatusOr<Message> response) {
 }
 
 void IncomingCall::leave_intake() {
+  scattered_.clear();
+  scattered_share_ = {};
   if (let_in_ > 0) registered_->intake->leave(std::exchange(let_in_, 0));
 }
 
@@ -413,6 +433,9 @@ const std::string& ServerCall::method() const {
 }
 Message& ServerCall::request() {
   return call_->request();
+}
+std::vector<ScatteredTensor>& ServerCall::scattered() {
+  return call_->scattered();
 }
 uint64_t ServerCall::request_id() const {
   return call_->prefix().request_id;

@@ -3,9 +3,11 @@
 #include <grpcpp/generic/async_generic_service.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "trireme/base/gate.h"
@@ -33,6 +35,7 @@ struct RegisteredMethod {
   Repeats repeats;
   Handler handler;
   std::shared_ptr<ByteBudget> intake;
+  std::function<bool(const std::string& body)> scatters;
   MethodStats stats;
 };
 
@@ -41,10 +44,12 @@ struct ServerContextOfCalls {
   explicit ServerContextOfCalls(RpcServerOptions given)
       : options(std::move(given)),
         receiving(options.limits.connection_receive_bytes, options.limits.receive_bytes),
+        scatter_budget(options.limits.unread_bytes / 4, options.limits.unread_bytes / 4),
         answers(options.limits.remembered) {}
 
   const RpcServerOptions options;
   ReceiveBudget receiving;
+  ReceiveBudget scatter_budget;  // of requests that stay in gRPC's memory until they are served
   AnswerCache answers;
   std::atomic<int> calls = 0;  // under way
   absl::flat_hash_map<std::string, RegisteredMethod> methods;
@@ -73,6 +78,7 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall>, private 
 
   const std::string& method() const { return context_.method(); }
   Message& request() { return request_; }
+  std::vector<ScatteredTensor>& scattered() { return scattered_; }
   const Prefix& prefix() const { return reader_.prefix(); }
   const std::optional<Peer>& peer() const { return peer_; }
   Time deadline() const { return from_timespec(context_.raw_deadline()); }
@@ -96,6 +102,8 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall>, private 
   void read_on();
   // Reads the frame that has come, and before it the rest of one that was held back.
   absl::Status take_frame();
+  // Reads on where the reader has paused.
+  absl::Status take_held_frame();
   void wait_for_turn();
   void leave_intake();
   void grant_more();
@@ -149,6 +157,8 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall>, private 
   bool writing_grant_ = false;
   std::optional<absl::Status> request_status_;  // of the request, once no more of it is read
   Message request_;
+  std::vector<ScatteredTensor> scattered_;
+  ReceiveBudget::Share scattered_share_;  // until the request is served
   std::optional<MessageWriter> writer_;
   SendWindow send_window_;
   bool waits_for_grant_ = false;

@@ -29,8 +29,9 @@ struct ServerLimits {
   uint64_t receive_bytes = default_receive_bytes();
 
   // Bytes that gRPC may hold beside that, of all connections: they have arrived and are not read
-  // yet. Senders that keep to the protocol send 8 MiB ahead (rpc/flow_control.h); under those that
-  // do not, gRPC closes windows first and then cancels calls, as it finds them.
+  // yet, or, up to a quarter, wait in pieces to be served (Method::scatters). Senders that keep to
+  // the protocol send 8 MiB ahead (rpc/flow_control.h); under those that do not, gRPC closes
+  // windows first and then cancels calls, as it finds them.
   uint64_t unread_bytes = default_receive_bytes() / 4;
 
   // Calls under way: of one connection, where further ones wait at the caller, and of all, beyond

@@ -1,4 +1,5 @@
 #include "trireme/rpc/limits.h"
+#include "trireme/base/machine.h"
 
 #include <ATen/Functions.h>
 #include <arpa/inet.h>
@@ -9,9 +10,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <future>
 
+#include "absl/strings/str_cat.h"
 #include "trireme/rpc/channel.h"
 #include "trireme/rpc/receive_budget.h"
 #include "trireme/rpc/server.h"
@@ -26,6 +27,7 @@ using testing::HasSubstr;
 constexpr char kEcho[] = "/test.Test/Echo";
 constexpr char kHold[] = "/test.Test/Hold";
 constexpr char kBig[] = "/test.Test/Big";
+constexpr char kPieces[] = "/test.Test/Pieces";
 constexpr int64_t kMiB = 1 << 20;
 
 class TestService final : public Service {
@@ -39,9 +41,27 @@ class TestService final : public Service {
                held_.push_back(std::move(call));
                arrived_.notify_all();
              }},
-            {kBig, Roles::all(), Repeats::kHarmless, [](ServerCall call) {
+            {kBig, Roles::all(), Repeats::kHarmless,
+             [](ServerCall call) {
                call.respond(Message{"", {at::zeros({64 * kMiB}, at::kByte)}});
-             }}};
+             }},
+            {kPieces, Roles::all(), Repeats::kHarmless, count_pieces, intake_,
+             [](const std::string& body) { return body == "scatter"; }}};
+  }
+  // Answers with the number of pieces and the sum of each tensor.
+  static void count_pieces(ServerCall call) {
+    std::string answer;
+    for (size_t i = 0; i < call.request().tensors.size(); ++i) {
+      at::Tensor tensor = call.request().tensors[i];
+      size_t pieces = 1;
+      if (tensor.is_meta()) {
+        pieces = call.scattered()[i].pieces().size();
+        tensor = call.scattered()[i].gather(tensor.sizes(), tensor.scalar_type());
+      }
+      absl::StrAppend(&answer, pieces > 1 ? "pieces" : "whole", " ", tensor.sum().item<int64_t>(),
+                      "; ");
+    }
+    call.respond(Message{answer, {}});
   }
   bool wait_for_held(size_t count) {
     MutexLock lock(mutex_);
@@ -57,6 +77,8 @@ class TestService final : public Service {
   }
 
  private:
+  Counter waited_;
+  const std::shared_ptr<ByteBudget> intake_ = std::make_shared<ByteBudget>(64 * kMiB, waited_);
   Mutex mutex_;
   CondVar arrived_;
   std::vector<ServerCall> held_ ABSL_GUARDED_BY(mutex_);
@@ -138,13 +160,6 @@ std::string first_bytes(int64_t declared) {
   return bytes;
 }
 
-int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t size = 0, resident = 0;
-  file >> size >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
-
 TEST(ReceiveBudget, IsCountedForEachConnectionAndForAll) {
   internal::ReceiveBudget budget(100, 150);
   {
@@ -164,7 +179,7 @@ TEST(ReceiveBudget, IsCountedForEachConnectionAndForAll) {
 TEST_F(LimitsTest, WhatIsDeclaredTooLargeIsRefusedBeforeMemoryIsTaken) {
   start({.connection_receive_bytes = 1 << 30, .receive_bytes = 1 << 30});
   const std::string bytes = first_bytes(int64_t{10} << 30);
-  const int64_t before = resident_bytes();
+  const int64_t before = process_memory().resident;
   for (int i = 0; i < 20; ++i) {
     RawStream stream(server_->address(), kEcho);
     stream.write(bytes);
@@ -172,7 +187,7 @@ TEST_F(LimitsTest, WhatIsDeclaredTooLargeIsRefusedBeforeMemoryIsTaken) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
     EXPECT_THAT(status.error_message(), HasSubstr("declares 10737418240 bytes"));
   }
-  EXPECT_LT(resident_bytes() - before, 64 * kMiB);
+  EXPECT_LT(process_memory().resident - before, 64 * kMiB);
 }
 
 TEST_F(LimitsTest, WhatArrivesCountsUntilItIsWhole) {
@@ -200,6 +215,16 @@ TEST_F(LimitsTest, WhatArrivesCountsUntilItIsWhole) {
   for (int i = 0; i < 4; ++i) {
     EXPECT_TRUE(channel_->call(kEcho, {"", {other}}, {.large_response = true}).ok());
   }
+}
+
+TEST_F(LimitsTest, LargeTensorsStayInPiecesWhereTheMethodWantsThemAndThereIsRoom) {
+  const Message request{"scatter", {at::ones({3}), at::ones({8 * kMiB}, at::kByte)}};
+  start({});
+  EXPECT_EQ(value_or_throw(channel_->call(kPieces, request)).body, "whole 3; pieces 8388608; ");
+  EXPECT_EQ(value_or_throw(channel_->call(kPieces, {"", request.tensors})).body,
+            "whole 3; whole 8388608; ");
+  start({.unread_bytes = 16 * kMiB});
+  EXPECT_EQ(value_or_throw(channel_->call(kPieces, request)).body, "whole 3; whole 8388608; ");
 }
 
 TEST_F(LimitsTest, TooManyCallsAreRefused) {

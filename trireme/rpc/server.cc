@@ -237,9 +237,10 @@ class RpcServer::Impl {
     const auto stats = stats_for(metrics, method.name);
     const bool added =
         shared_.methods
-            .emplace(method.name, internal::RegisteredMethod{method.callers, method.repeats,
-                                                             std::move(method.handler),
-                                                             std::move(method.intake), stats})
+            .emplace(method.name,
+                     internal::RegisteredMethod{method.callers, method.repeats,
+                                                std::move(method.handler), std::move(method.intake),
+                                                std::move(method.scatters), stats})
             .second;
     if (added && !nobody) return;
     methods_status_.Update(make_status(

@@ -14,6 +14,7 @@
 #include "trireme/rpc/byte_budget.h"
 #include "trireme/rpc/message.h"
 #include "trireme/rpc/peer.h"
+#include "trireme/tensor/scattered_tensor.h"
 
 namespace trireme {
 
@@ -32,6 +33,9 @@ class ServerCall {
 
   const std::string& method() const;
   Message& request();
+  // The bytes of those tensors of the request that are on the meta device, by their number
+  // (Method::scatters).
+  std::vector<ScatteredTensor>& scattered();
   // (caller, request id) names a request uniquely, and a repetition of it equally.
   uint64_t request_id() const;
   uint64_t caller() const;
@@ -72,6 +76,10 @@ struct Method {
   // Reads only the first frame of a request until this budget has room for all of it, so that its
   // sender waits and no memory grows. None: requests are read as they come.
   std::shared_ptr<ByteBudget> intake = nullptr;
+  // For a method with an intake: whether the large tensors of a request with this body may stay in
+  // the pieces in which they arrive, which saves a copy. Only as far as gRPC, whose memory that is,
+  // has room for them; otherwise they come as any others.
+  std::function<bool(const std::string& body)> scatters = nullptr;
 };
 
 // A module offers its methods as one of these; the server that it is registered with owns it.

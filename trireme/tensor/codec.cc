@@ -1,5 +1,7 @@
 #include "trireme/tensor/codec.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -9,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "trireme/base/status.h"
 #include "trireme/tensor/dtype.h"
+#include "trireme/tensor/stream_copy.h"
 
 namespace trireme {
 
@@ -18,6 +21,12 @@ namespace {
 
 constexpr size_t kCountBytes = 4;
 constexpr size_t kHeadBytes = 4;
+// Tensors from this size on are written past the caches: about the size of a core's own one.
+constexpr size_t kStreamFrom = 4 << 20;
+// A piece costs memory of its own and may hold 64 KiB of gRPC's. A tensor whose pieces are smaller
+// than this on average is copied, but for the first few.
+constexpr size_t kSmallPiece = 4 << 10;
+constexpr size_t kFewPieces = 64;
 
 template <typename T>
 void append(std::string& out, T value) {
@@ -76,17 +85,17 @@ TensorReader::TensorReader(const TensorLimits& limits, BufferPool& pool, Admissi
                            Destination destination)
     : limits_(limits), pool_(pool), admission_(admission), destination_(std::move(destination)) {}
 
-absl::StatusOr<size_t> TensorReader::read(const uint8_t* data, size_t size) {
+absl::StatusOr<size_t> TensorReader::read(const uint8_t* data, size_t size,
+                                          const std::shared_ptr<const void>& owner) {
   size_t used = 0;
   while (state_ != State::kDone && state_ != State::kPaused && used < size) {
     if (state_ == State::kPayload) {
-      at::Tensor& tensor = tensors_.back();
-      const size_t part = std::min<uint64_t>(tensor.nbytes() - written_, size - used);
-      std::memcpy(static_cast<uint8_t*>(tensor.data_ptr()) + written_, data + used, part);
+      const size_t part = std::min<uint64_t>(tensors_.back().nbytes() - written_, size - used);
+      TRIREME_RETURN_IF_ERROR(take_piece(data + used, part, owner));
       written_ += part;
       payload_read_ += part;
       used += part;
-      if (written_ == tensor.nbytes()) TRIREME_RETURN_IF_ERROR(begin_payload());
+      if (written_ == tensors_.back().nbytes()) TRIREME_RETURN_IF_ERROR(begin_payload());
     } else {
       const size_t part = std::min(needed() - field_.size(), size - used);
       field_.append(reinterpret_cast<const char*>(data + used), part);
@@ -95,6 +104,31 @@ absl::StatusOr<size_t> TensorReader::read(const uint8_t* data, size_t size) {
     }
   }
   return used;
+}
+
+absl::Status TensorReader::take_piece(const uint8_t* data, size_t size,
+                                      const std::shared_ptr<const void>& owner) {
+  at::Tensor& tensor = tensors_.back();
+  if (tensor.is_meta()) {
+    ScatteredTensor& scattered = scattered_.back();
+    scattered.append({data, size}, owner);
+    if (scattered.pieces().size() <= kFewPieces + (written_ + size) / kSmallPiece) {
+      return absl::OkStatus();
+    }
+    // The rest comes behind them.
+    TRIREME_ASSIGN_OR_RETURN(
+        tensor, try_call([&] { return scattered.gather(tensor.sizes(), tensor.scalar_type()); }));
+    scattered = {};
+    return absl::OkStatus();
+  }
+  uint8_t* target = static_cast<uint8_t*>(tensor.data_ptr()) + written_;
+  if (tensor.nbytes() < kStreamFrom) {
+    std::memcpy(target, data, size);
+  } else {
+    stream_copy(target, data, size);
+    stream_copy_done();
+  }
+  return absl::OkStatus();
 }
 
 size_t TensorReader::needed() const {
@@ -174,7 +208,11 @@ absl::Status TensorReader::resume() {
   return begin_payload();
 }
 
-at::Tensor TensorReader::memory_for(const Header& header) {
+at::Tensor TensorReader::choose_memory(const Header& header) {
+  if (header.bytes >= scatter_from_) {
+    scattered_.resize(tensors_.size() + 1);
+    return at::empty(header.sizes, at::TensorOptions(header.dtype).device(c10::kMeta));
+  }
   if (destination_) {
     at::Tensor given = destination_(tensors_.size(), header.sizes, header.dtype);
     if (given.defined() && given.is_contiguous() && given.scalar_type() == header.dtype &&
@@ -190,7 +228,7 @@ absl::Status TensorReader::begin_payload() {
   state_ = State::kPayload;
   while (tensors_.size() < headers_.size()) {
     const Header& header = headers_[tensors_.size()];
-    auto tensor = try_call([&] { return memory_for(header); });
+    auto tensor = try_call([&] { return choose_memory(header); });
     if (!tensor.ok()) {
       return make_status(
           ErrorCode::kResourceExhausted,

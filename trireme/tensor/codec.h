@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "trireme/tensor/buffer_pool.h"
+#include "trireme/tensor/scattered_tensor.h"
 
 // Tensors as bytes, on the wire and in files. A list of tensors is a table followed by the bytes of
 // each tensor in turn, without gaps (docs/wire.md):
@@ -20,7 +22,7 @@
 //   payload  the elements of each tensor, row-major, little-endian
 //
 // Neither side copies more than once: the sender's bytes are the tensor's own memory, the receiver
-// copies what arrives into memory that the new tensor owns.
+// copies what arrives into memory that the new tensor owns, or leaves it where it arrived.
 namespace trireme {
 
 // What a receiver is willing to take. Checked before memory is taken for it.
@@ -59,13 +61,19 @@ class TensorReader {
                         Admission* admission = nullptr, Destination destination = nullptr);
 
   // Takes from the front of the bytes what belongs to the list and returns how many they were:
-  // fewer than `size` only when the list is complete, or reading pauses.
-  absl::StatusOr<size_t> read(const uint8_t* data, size_t size);
+  // fewer than `size` only when the list is complete, or reading pauses. `owner` keeps the bytes
+  // alive; a reader that scatters needs one.
+  absl::StatusOr<size_t> read(const uint8_t* data, size_t size,
+                              const std::shared_ptr<const void>& owner = nullptr);
 
   // Stops read() once the table has been read, before any memory is taken for the tensors.
   void pause_after_table() { pauses_ = true; }
   bool paused() const { return state_ == State::kPaused; }
   absl::Status resume();
+  // Leaves tensors of at least so many bytes in the pieces in which they arrive, unless these are
+  // very small. take() returns such a tensor on the meta device, take_scattered() its bytes.
+  void scatter_from(uint64_t bytes) { scatter_from_ = bytes; }
+  bool scatters() const { return scatter_from_ < UINT64_MAX; }
 
   bool done() const { return state_ == State::kDone; }
   // Of all tensors, once the table has been read; 0 before.
@@ -77,6 +85,8 @@ class TensorReader {
   }
   // The tensors, once done.
   std::vector<at::Tensor> take() { return std::move(tensors_); }
+  // The pieces, by the number of the tensor. Shorter than take() if the last ones have none.
+  std::vector<ScatteredTensor> take_scattered() { return std::move(scattered_); }
 
  private:
   enum class State { kCount, kHead, kSizes, kPaused, kPayload, kDone };
@@ -92,13 +102,16 @@ class TensorReader {
   absl::Status finish_header();
   absl::Status table_done();
   absl::Status begin_payload();
-  at::Tensor memory_for(const Header& header);
+  at::Tensor choose_memory(const Header& header);
+  absl::Status take_piece(const uint8_t* data, size_t size,
+                          const std::shared_ptr<const void>& owner);
 
   const TensorLimits limits_;
   BufferPool& pool_;
   Admission* const admission_;
   const Destination destination_;
   bool pauses_ = false;
+  uint64_t scatter_from_ = UINT64_MAX;
   State state_ = State::kCount;
   std::string field_;  // bytes of the field that is being read
   uint32_t count_ = 0;
@@ -106,6 +119,7 @@ class TensorReader {
   uint64_t total_bytes_ = 0;
   uint64_t payload_read_ = 0;
   std::vector<at::Tensor> tensors_;
+  std::vector<ScatteredTensor> scattered_;
   uint64_t written_ = 0;  // of the last tensor
 };
 

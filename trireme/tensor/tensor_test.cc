@@ -9,6 +9,7 @@
 #include "trireme/tensor/buffer_pool.h"
 #include "trireme/tensor/codec.h"
 #include "trireme/tensor/dtype.h"
+#include "trireme/tensor/stream_copy.h"
 
 namespace trireme {
 namespace {
@@ -93,6 +94,53 @@ TEST(Codec, ReadsBytesInPiecesOfAnySize) {
     const std::vector<at::Tensor> received = reader.take();
     ASSERT_EQ(received.size(), tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) EXPECT_TRUE(same_bytes(received[i], tensors[i]));
+  }
+}
+
+TEST(Codec, LeavesLargeTensorsInTheirPieces) {
+  const std::vector<at::Tensor> tensors = {at::rand({3}), at::rand({17, 3}), at::rand({2}),
+                                           at::rand({1000}), at::rand({50}, at::kDouble)};
+  const std::string bytes = value_or_throw(encode_tensors(tensors));
+  const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
+  const auto owner = std::make_shared<int>();
+  {
+    TensorReader reader({});
+    reader.scatter_from(100);
+    for (size_t offset = 0; offset < bytes.size();) {
+      const size_t piece = std::min<size_t>(7, bytes.size() - offset);
+      offset += value_or_throw(reader.read(data + offset, piece, owner));
+    }
+    ASSERT_TRUE(reader.done());
+    const std::vector<at::Tensor> received = reader.take();
+    const std::vector<ScatteredTensor> scattered = reader.take_scattered();
+    ASSERT_EQ(scattered.size(), 5u);
+    EXPECT_GT(owner.use_count(), 1);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      // The largest one has too many small pieces.
+      const bool large = tensors[i].nbytes() >= 100 && tensors[i].numel() < 1000;
+      ASSERT_EQ(received[i].is_meta(), large);
+      at::Tensor gathered = received[i];
+      if (large) {
+        EXPECT_GT(scattered[i].pieces().size(), 10u);
+        gathered = scattered[i].gather(received[i].sizes(), received[i].scalar_type());
+      }
+      EXPECT_TRUE(same_bytes(gathered, tensors[i])) << i;
+    }
+  }
+  EXPECT_EQ(owner.use_count(), 1);
+}
+
+TEST(StreamCopy, CopiesAnySizeFromAndToAnyAddress) {
+  std::string from(1000, 0);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<char>(i * 7);
+  for (const size_t bytes : {0, 1, 15, 63, 64, 65, 127, 128, 300, 700}) {
+    for (size_t offset = 0; offset < 70; offset += 3) {
+      std::string to(1000, 'x'), expected = to;
+      stream_copy(to.data() + offset, from.data() + offset / 2, bytes);
+      stream_copy_done();
+      std::memcpy(expected.data() + offset, from.data() + offset / 2, bytes);
+      EXPECT_EQ(to, expected) << bytes << " bytes to " << offset;
+    }
   }
 }
 
