@@ -6,11 +6,13 @@
 #include <malloc.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <list>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -65,8 +67,10 @@ struct BufferPool::State {
 
   Block take(size_t bytes) {
     const size_t size = block_size(bytes);
+    std::vector<Block> surplus;
     {
       MutexLock lock(mutex);
+      used_bytes += size;
       const auto found = idle_of_size.find(size);
       if (found != idle_of_size.end()) {
         // The newest: its pages are the likeliest to be in a cache.
@@ -77,11 +81,18 @@ struct BufferPool::State {
         idle_bytes -= block.size;
         return block;
       }
+      surplus = remove_surplus();
     }
+    unmap(surplus);
     void* memory = map_block(size);
     if (memory == nullptr) {
-      shrink_to(0);
+      release_idle();
       memory = map_block(size);
+    }
+    {
+      MutexLock lock(mutex);
+      if (memory == nullptr) used_bytes -= size;
+      most_used_bytes = std::max(most_used_bytes, used_bytes);
     }
     // As LibTorch's own allocator says it.
     TORCH_CHECK(memory != nullptr, "not enough memory: a tensor of ", bytes,
@@ -90,33 +101,60 @@ struct BufferPool::State {
   }
 
   void give_back(Block block) {
-    size_t keep;
-    {
-      MutexLock lock(mutex);
-      idle.push_front(block);
-      idle_of_size[block.size].push_front(idle.begin());
-      idle_bytes += block.size;
-      keep = capacity;
-      if (idle_bytes <= keep) return;
-    }
-    shrink_to(keep);
-  }
-
-  // Unmaps the oldest; outside the lock, since it takes long.
-  void shrink_to(size_t bytes) {
     std::vector<Block> surplus;
     {
       MutexLock lock(mutex);
-      while (idle_bytes > bytes) {
-        surplus.push_back(idle.back());
-        idle_bytes -= idle.back().size;
-        const auto found = idle_of_size.find(idle.back().size);
-        found->second.pop_back();  // the oldest of its size, too
-        if (found->second.empty()) idle_of_size.erase(found);
-        idle.pop_back();
-      }
+      used_bytes -= block.size;
+      idle.push_front(block);
+      idle_of_size[block.size].push_front(idle.begin());
+      idle_bytes += block.size;
+      surplus = remove_surplus();
     }
-    for (const Block& old : surplus) munmap(old.memory, old.size);
+    unmap(surplus);
+  }
+
+  void set_capacity(size_t bytes) {
+    std::vector<Block> surplus;
+    {
+      MutexLock lock(mutex);
+      capacity = bytes;
+      surplus = remove_surplus();
+    }
+    unmap(surplus);
+  }
+
+  void release_idle() {
+    std::vector<Block> surplus;
+    {
+      MutexLock lock(mutex);
+      surplus = keep_only(0);
+    }
+    unmap(surplus);
+  }
+
+  // Takes out of the pool what it is not to keep. Idle blocks of one size are of no use to
+  // another, so with sizes that change they would add up: together with the tensors in use they
+  // never take more than tensors have taken at one time.
+  std::vector<Block> remove_surplus() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return keep_only(std::min(capacity, std::max(most_used_bytes, used_bytes) - used_bytes));
+  }
+  // Takes out the oldest until no more than this is left.
+  std::vector<Block> keep_only(size_t keep) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    std::vector<Block> removed;
+    while (idle_bytes > keep) {
+      removed.push_back(idle.back());
+      idle_bytes -= idle.back().size;
+      const auto found = idle_of_size.find(idle.back().size);
+      found->second.pop_back();  // the oldest of its size, too
+      if (found->second.empty()) idle_of_size.erase(found);
+      idle.pop_back();
+    }
+    return removed;
+  }
+
+  // Outside the lock, since it takes long.
+  static void unmap(const std::vector<Block>& blocks) {
+    for (const Block& block : blocks) munmap(block.memory, block.size);
   }
 
   Mutex mutex;
@@ -125,6 +163,8 @@ struct BufferPool::State {
   std::unordered_map<size_t, std::deque<std::list<Block>::iterator>> idle_of_size
       ABSL_GUARDED_BY(mutex);
   size_t idle_bytes ABSL_GUARDED_BY(mutex) = 0;
+  size_t used_bytes ABSL_GUARDED_BY(mutex) = 0;
+  size_t most_used_bytes ABSL_GUARDED_BY(mutex) = 0;
 };
 
 BufferPool::BufferPool(size_t capacity) : state_(std::make_shared<State>(capacity)) {}
@@ -167,15 +207,11 @@ at::Tensor BufferPool::empty(c10::IntArrayRef sizes, c10::ScalarType dtype) {
 }
 
 void BufferPool::set_capacity(size_t bytes) {
-  {
-    MutexLock lock(state_->mutex);
-    state_->capacity = bytes;
-  }
-  state_->shrink_to(bytes);
+  state_->set_capacity(bytes);
 }
 
 void BufferPool::release_idle() {
-  state_->shrink_to(0);
+  state_->release_idle();
 }
 
 size_t BufferPool::idle_bytes() const {
@@ -230,14 +266,17 @@ class PoolAllocator final : public c10::Allocator {
 void use_memory_as_server(size_t capacity) {
   // By itself glibc raises the size from which it maps a block of its own up to 32 MiB. Tensors of
   // some MiB then lie in its heaps and fragment them: a server that ran a pipeline grew with every
-  // step. What the user has set in the environment stays.
+  // step. And it has up to eight heaps for each core, each of which keeps what it may keep free.
+  // What the user has set in the environment stays.
   const char* tunables = std::getenv("GLIBC_TUNABLES");
   const bool told = (tunables != nullptr && std::strstr(tunables, "glibc.malloc.") != nullptr) ||
                     std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr ||
-                    std::getenv("MALLOC_TRIM_THRESHOLD_") != nullptr;
+                    std::getenv("MALLOC_TRIM_THRESHOLD_") != nullptr ||
+                    std::getenv("MALLOC_ARENA_MAX") != nullptr;
   if (!told) {
     mallopt(M_MMAP_THRESHOLD, 1 << 20);
     mallopt(M_TRIM_THRESHOLD, 64 << 20);
+    mallopt(M_ARENA_MAX, std::max(4, static_cast<int>(std::thread::hardware_concurrency())));
   }
   BufferPool::shared().set_capacity(capacity);
   c10::SetCPUAllocator(&PoolAllocator::shared(), /*priority=*/1);

@@ -198,6 +198,20 @@ TEST(BufferPool, KeepsNoMoreThanItsCapacity) {
   EXPECT_LE(pool.idle_bytes(), size_t{8} << 20);
 }
 
+TEST(BufferPool, SizesThatChangeDoNotAddUp) {
+  BufferPool pool(1 << 30);
+  for (int64_t mebibytes : {8, 7, 6, 5, 4}) {
+    const at::Tensor tensor = pool.empty({mebibytes << 20}, at::kByte);
+    EXPECT_LE(pool.idle_bytes() + tensor.nbytes(), size_t{8} << 20);
+  }
+  {
+    const at::Tensor one = pool.empty({4 << 20}, at::kByte),
+                     other = pool.empty({6 << 20}, at::kByte);
+    EXPECT_EQ(pool.idle_bytes(), 0u);
+  }
+  EXPECT_EQ(pool.idle_bytes(), size_t{10} << 20);  // as much as was in use at one time
+}
+
 TEST(BufferPool, TensorsMayOutliveIt) {
   at::Tensor tensor;
   {
