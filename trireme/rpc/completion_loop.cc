@@ -23,6 +23,8 @@ struct ThreadQueue {
   }
 };
 
+std::atomic<bool> any_loop = false;
+
 struct Lazy {
   std::once_flag once;
   CompletionLoop* loop = nullptr;
@@ -40,8 +42,15 @@ CompletionLoop& CompletionLoop::next(unsigned home) {
   const unsigned offset = threads == 1 ? 0 : turn++ % threads;
   Lazy& chosen = (*loops)[(home + offset) % count];
   // Never destroyed: calls may be under way while the process ends.
-  std::call_once(chosen.once, [&] { chosen.loop = new CompletionLoop; });
+  std::call_once(chosen.once, [&] {
+    chosen.loop = new CompletionLoop;
+    any_loop = true;
+  });
   return *chosen.loop;
+}
+
+bool CompletionLoop::any() {
+  return any_loop.load(std::memory_order_relaxed);
 }
 
 grpc::CompletionQueue& CompletionLoop::of_this_thread() {

@@ -14,6 +14,8 @@ class CompletionLoop {
   // Shared by the process: a few threads serve any number of channels. Those with different homes
   // begin with different threads.
   static CompletionLoop& next(unsigned home = 0);
+  // True once next() has made one.
+  static bool any();
   // For calls that block: the calling thread's own queue, which it drives itself.
   static grpc::CompletionQueue& of_this_thread();
   // Runs one event of that queue. The calls on it have deadlines, so an event always comes.

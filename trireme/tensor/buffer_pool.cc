@@ -55,6 +55,7 @@ void* map_block(size_t size) {
 struct Block {
   void* memory;
   size_t size;
+  bool reused = false;
 };
 
 }  // namespace
@@ -79,7 +80,7 @@ struct BufferPool::State {
         found->second.pop_front();
         if (found->second.empty()) idle_of_size.erase(found);
         idle_bytes -= block.size;
-        return block;
+        return {block.memory, block.size, true};
       }
       surplus = remove_surplus();
     }
@@ -175,13 +176,14 @@ BufferPool& BufferPool::shared() {
   return *pool;
 }
 
-c10::DataPtr BufferPool::allocate(size_t bytes) {
+c10::DataPtr BufferPool::allocate(size_t bytes, bool* reused) {
   if (bytes < kSmallestPooled) return c10::GetDefaultCPUAllocator()->allocate(bytes);
   struct Lease {
     std::shared_ptr<State> pool;
     Block block;
   };
   auto* lease = new Lease{state_, state_->take(bytes)};
+  if (reused != nullptr) *reused = lease->block.reused;
   return c10::DataPtr(
       lease->block.memory, lease,
       [](void* context) {
@@ -191,11 +193,11 @@ c10::DataPtr BufferPool::allocate(size_t bytes) {
       c10::Device(c10::kCPU));
 }
 
-at::Tensor BufferPool::empty(c10::IntArrayRef sizes, c10::ScalarType dtype) {
+at::Tensor BufferPool::empty(c10::IntArrayRef sizes, c10::ScalarType dtype, bool* reused) {
   size_t bytes = c10::elementSize(dtype);
   for (int64_t size : sizes) bytes *= size;
 
-  c10::DataPtr data = allocate(bytes);
+  c10::DataPtr data = allocate(bytes, reused);
   auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                        std::move(data), c10::GetCPUAllocator(),
                                                        /*resizable=*/true);

@@ -23,8 +23,9 @@ class BufferPool {
   static BufferPool& shared();
 
   // A contiguous, uninitialised CPU tensor that owns its memory. Small ones come from LibTorch's
-  // own allocator. Throws c10::Error when there is no memory.
-  at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype);
+  // own allocator. Throws c10::Error when there is no memory. `reused` tells whether another tensor
+  // had that memory before.
+  at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype, bool* reused = nullptr);
 
   // Bytes that wait for their next use.
   size_t idle_bytes() const;
@@ -37,7 +38,7 @@ class BufferPool {
   friend class PoolAllocator;
   struct State;
 
-  c10::DataPtr allocate(size_t bytes);
+  c10::DataPtr allocate(size_t bytes, bool* reused);
 
   std::shared_ptr<State> state_;
 };

@@ -21,7 +21,8 @@ namespace {
 
 constexpr size_t kCountBytes = 4;
 constexpr size_t kHeadBytes = 4;
-// Tensors from this size on are written past the caches: about the size of a core's own one.
+// Tensors from this size on are written past the caches: about the size of a core's own one. Not
+// into memory that was just mapped, whose pages the system clears, and so caches, one by one.
 constexpr size_t kStreamFrom = 4 << 20;
 // A piece costs memory of its own and may hold 64 KiB of gRPC's. A tensor whose pieces are smaller
 // than this on average is copied, but for the first few.
@@ -122,11 +123,11 @@ absl::Status TensorReader::take_piece(const uint8_t* data, size_t size,
     return absl::OkStatus();
   }
   uint8_t* target = static_cast<uint8_t*>(tensor.data_ptr()) + written_;
-  if (tensor.nbytes() < kStreamFrom) {
-    std::memcpy(target, data, size);
-  } else {
+  if (streams_) {
     stream_copy(target, data, size);
     stream_copy_done();
+  } else {
+    std::memcpy(target, data, size);
   }
   return absl::OkStatus();
 }
@@ -209,6 +210,7 @@ absl::Status TensorReader::resume() {
 }
 
 at::Tensor TensorReader::choose_memory(const Header& header) {
+  streams_ = false;
   if (header.bytes >= scatter_from_) {
     scattered_.resize(tensors_.size() + 1);
     return at::empty(header.sizes, at::TensorOptions(header.dtype).device(c10::kMeta));
@@ -217,10 +219,14 @@ at::Tensor TensorReader::choose_memory(const Header& header) {
     at::Tensor given = destination_(tensors_.size(), header.sizes, header.dtype);
     if (given.defined() && given.is_contiguous() && given.scalar_type() == header.dtype &&
         given.sizes() == c10::IntArrayRef(header.sizes)) {
+      streams_ = header.bytes >= kStreamFrom;
       return given;
     }
   }
-  return pool_.empty(header.sizes, header.dtype);
+  bool reused = false;
+  at::Tensor tensor = pool_.empty(header.sizes, header.dtype, &reused);
+  streams_ = reused && header.bytes >= kStreamFrom;
+  return tensor;
 }
 
 // Goes on to the next tensor that has bytes. Its memory is taken only now, when they arrive.

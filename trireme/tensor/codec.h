@@ -120,6 +120,7 @@ class TensorReader {
   uint64_t payload_read_ = 0;
   std::vector<at::Tensor> tensors_;
   std::vector<ScatteredTensor> scattered_;
+  bool streams_ = false;  // into the last tensor
   uint64_t written_ = 0;  // of the last tensor
 };
 

@@ -179,13 +179,17 @@ TEST(BufferPool, UsesLargeBlocksAgain) {
   BufferPool pool(8 << 20);
   const void* first = nullptr;
   {
-    const at::Tensor tensor = pool.empty({1 << 20}, at::kFloat);
+    bool reused = true;
+    const at::Tensor tensor = pool.empty({1 << 20}, at::kFloat, &reused);
+    EXPECT_FALSE(reused);
     first = tensor.const_data_ptr();
     EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % (2 << 20), 0u) << "not aligned for huge pages";
     EXPECT_EQ(pool.idle_bytes(), 0u);
   }
   EXPECT_EQ(pool.idle_bytes(), size_t{4} << 20);
-  EXPECT_EQ(pool.empty({1 << 20}, at::kFloat).const_data_ptr(), first);
+  bool reused = false;
+  EXPECT_EQ(pool.empty({1 << 20}, at::kFloat, &reused).const_data_ptr(), first);
+  EXPECT_TRUE(reused);
 }
 
 TEST(BufferPool, KeepsNoMoreThanItsCapacity) {
