@@ -1,15 +1,17 @@
-// A list of tensors, cut into pieces of a size that the first byte chooses. What was read has to
-// encode to the same bytes again.
+// A list of tensors, cut into pieces of a size that the first byte chooses, and left in them if
+// that is odd. What was read has to encode to the same bytes again.
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "trireme/tensor/codec.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  const size_t piece = data[0] + 1;
+  const size_t piece = data[0] / 2 + 1;
   const trireme::TensorLimits limits = {.max_tensors = 1024, .max_bytes = 1 << 20};
   trireme::TensorReader reader(limits);
+  if (data[0] % 2 == 1) reader.scatter_from(64);
   size_t done = 1;
   while (done < size && !reader.done()) {
     const size_t part = std::min(piece, size - done);
@@ -18,7 +20,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     done += *used;
   }
   if (!reader.done()) return 0;
-  const auto again = trireme::encode_tensors(reader.take());
+  std::vector<at::Tensor> tensors = reader.take();
+  const std::vector<trireme::ScatteredTensor> scattered = reader.take_scattered();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].is_meta()) continue;
+    tensors[i] = scattered[i].gather(tensors[i].sizes(), tensors[i].scalar_type());
+  }
+  const auto again = trireme::encode_tensors(tensors);
   if (!again.ok() || *again != std::string(reinterpret_cast<const char*>(data) + 1, done - 1)) {
     std::abort();
   }

@@ -174,7 +174,7 @@ TEST(Memory, AMixedLoadStaysFlat) {
   // fragment (docs/sessions.md, Memory).
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);
-  mallopt(M_ARENA_MAX, 4);
+  mallopt(M_ARENA_MAX, 2);
   at::set_num_threads(1);
   ProcessCluster cluster({{.workers = 2, .ps = 2}, {"--threads", "1"}});
   ParameterServerStrategy strategy{Cluster(cluster.spec())};

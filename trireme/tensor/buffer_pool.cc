@@ -278,7 +278,7 @@ void use_memory_as_server(size_t capacity) {
   if (!told) {
     mallopt(M_MMAP_THRESHOLD, 1 << 20);
     mallopt(M_TRIM_THRESHOLD, 64 << 20);
-    mallopt(M_ARENA_MAX, std::max(4, static_cast<int>(std::thread::hardware_concurrency())));
+    mallopt(M_ARENA_MAX, std::max(2, static_cast<int>(std::thread::hardware_concurrency())));
   }
   BufferPool::shared().set_capacity(capacity);
   c10::SetCPUAllocator(&PoolAllocator::shared(), /*priority=*/1);
