@@ -6,6 +6,8 @@
 #include <fstream>
 #include <string>
 
+#include "trireme/base/error.h"
+
 namespace trireme {
 namespace {
 
@@ -37,6 +39,9 @@ ProcessMemory process_memory(pid_t pid) {
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with("VmRSS:")) memory.resident = kilobytes(line);
     if (line.starts_with("VmHWM:")) memory.peak = kilobytes(line);
+  }
+  if (memory.resident == 0) {
+    throw Error(ErrorCode::kNotFound, "there is no process " + std::to_string(pid));
   }
   return memory;
 }

@@ -9,8 +9,8 @@ namespace trireme {
 // Bytes of memory that this process may use: what the machine has, or its container may.
 uint64_t physical_memory();
 
-// What a process holds of it now, and the most that it has held, in bytes. Zeros when there is no
-// such process.
+// The bytes of memory that a process holds now, and the most that it has held. Throws Error when
+// there is no such process.
 struct ProcessMemory {
   int64_t resident = 0;
   int64_t peak = 0;

@@ -1,5 +1,4 @@
 #include "trireme/rpc/limits.h"
-#include "trireme/base/machine.h"
 
 #include <ATen/Functions.h>
 #include <arpa/inet.h>
@@ -13,6 +12,7 @@
 #include <future>
 
 #include "absl/strings/str_cat.h"
+#include "trireme/base/machine.h"
 #include "trireme/rpc/channel.h"
 #include "trireme/rpc/receive_budget.h"
 #include "trireme/rpc/server.h"

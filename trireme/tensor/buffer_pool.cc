@@ -269,7 +269,7 @@ void use_memory_as_server(size_t capacity) {
   // By itself glibc raises the size from which it maps a block of its own up to 32 MiB. Tensors of
   // some MiB then lie in its heaps and fragment them: a server that ran a pipeline grew with every
   // step. And it has up to eight heaps for each core, each of which keeps what it may keep free.
-  // What the user has set in the environment stays.
+  // Settings of the user, in the environment, stay.
   const char* tunables = std::getenv("GLIBC_TUNABLES");
   const bool told = (tunables != nullptr && std::strstr(tunables, "glibc.malloc.") != nullptr) ||
                     std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr ||

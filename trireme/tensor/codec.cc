@@ -125,7 +125,6 @@ absl::Status TensorReader::take_piece(const uint8_t* data, size_t size,
   uint8_t* target = static_cast<uint8_t*>(tensor.data_ptr()) + written_;
   if (streams_) {
     stream_copy(target, data, size);
-    stream_copy_done();
   } else {
     std::memcpy(target, data, size);
   }

@@ -37,10 +37,7 @@ void stream_copy(void* to, const void* from, size_t bytes) {
     _mm_stream_si128(out + 3, fourth);
   }
   copy(bytes);
-}
-
-void stream_copy_done() {
-  _mm_sfence();
+  _mm_sfence();  // before whatever tells another thread of the bytes
 }
 
 #else
@@ -48,8 +45,6 @@ void stream_copy_done() {
 void stream_copy(void* to, const void* from, size_t bytes) {
   std::memcpy(to, from, bytes);
 }
-
-void stream_copy_done() {}
 
 #endif
 
