@@ -7,11 +7,13 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <list>
+#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -23,6 +25,8 @@ namespace trireme {
 namespace {
 
 constexpr size_t kHugePage = 2 << 20;
+constexpr std::chrono::seconds kWindow(10);
+constexpr std::chrono::seconds kTrimInterval(30);
 
 size_t round_up(size_t size, size_t step) {
   return (size + step - 1) / step * step;
@@ -52,6 +56,17 @@ void* map_block(size_t size) {
   return aligned;
 }
 
+// By itself malloc gives back only what is free at the end of a heap. Messages of ever different
+// sizes leave gaps before it, and a worker that once filled a heap of 64 MiB kept all of it.
+// Trimming locks each heap for some milliseconds, so it is done rarely. The thread lives as long as
+// the process: malloc is there to its end.
+[[noreturn]] void trim_heaps_for_ever() {
+  for (;;) {
+    std::this_thread::sleep_for(kTrimInterval);
+    malloc_trim(/*pad=*/4 << 20);
+  }
+}
+
 struct Block {
   void* memory;
   size_t size;
@@ -61,7 +76,7 @@ struct Block {
 }  // namespace
 
 struct BufferPool::State {
-  explicit State(size_t capacity) : capacity(capacity) {}
+  State(size_t capacity, const Clock& clock) : clock(clock), capacity(capacity) {}
   ~State() {
     for (const Block& block : idle) munmap(block.memory, block.size);
   }
@@ -80,6 +95,7 @@ struct BufferPool::State {
         found->second.pop_front();
         if (found->second.empty()) idle_of_size.erase(found);
         idle_bytes -= block.size;
+        note_use();
         return {block.memory, block.size, true};
       }
       surplus = remove_surplus();
@@ -93,7 +109,7 @@ struct BufferPool::State {
     {
       MutexLock lock(mutex);
       if (memory == nullptr) used_bytes -= size;
-      most_used_bytes = std::max(most_used_bytes, used_bytes);
+      note_use();
     }
     // As LibTorch's own allocator says it.
     TORCH_CHECK(memory != nullptr, "not enough memory: a tensor of ", bytes,
@@ -105,6 +121,7 @@ struct BufferPool::State {
     std::vector<Block> surplus;
     {
       MutexLock lock(mutex);
+      note_use();
       used_bytes -= block.size;
       idle.push_front(block);
       idle_of_size[block.size].push_front(idle.begin());
@@ -133,11 +150,22 @@ struct BufferPool::State {
     unmap(surplus);
   }
 
+  void note_use() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    const Time now = clock.now();
+    if (now - window_start >= kWindow) {
+      peak_before = peak;
+      peak = used_bytes;
+      window_start = now;
+    }
+    peak = std::max(peak, used_bytes);
+  }
+
   // Takes out of the pool what it is not to keep. Idle blocks of one size are of no use to
   // another, so with sizes that change they would add up: together with the tensors in use they
-  // never take more than tensors have taken at one time.
+  // never take more than tensors took at one time, in this window or the one before. Not more than
+  // they ever took: the rare moment at which all steps are at their largest would stay for good.
   std::vector<Block> remove_surplus() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    return keep_only(std::min(capacity, std::max(most_used_bytes, used_bytes) - used_bytes));
+    return keep_only(std::min(capacity, std::max({peak, peak_before, used_bytes}) - used_bytes));
   }
   // Takes out the oldest until no more than this is left.
   std::vector<Block> keep_only(size_t keep) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
@@ -158,6 +186,7 @@ struct BufferPool::State {
     for (const Block& block : blocks) munmap(block.memory, block.size);
   }
 
+  const Clock& clock;
   Mutex mutex;
   size_t capacity ABSL_GUARDED_BY(mutex);
   std::list<Block> idle ABSL_GUARDED_BY(mutex);  // newest first
@@ -165,10 +194,13 @@ struct BufferPool::State {
       ABSL_GUARDED_BY(mutex);
   size_t idle_bytes ABSL_GUARDED_BY(mutex) = 0;
   size_t used_bytes ABSL_GUARDED_BY(mutex) = 0;
-  size_t most_used_bytes ABSL_GUARDED_BY(mutex) = 0;
+  Time window_start ABSL_GUARDED_BY(mutex) = {};
+  size_t peak ABSL_GUARDED_BY(mutex) = 0;  // of used_bytes, in this window
+  size_t peak_before ABSL_GUARDED_BY(mutex) = 0;
 };
 
-BufferPool::BufferPool(size_t capacity) : state_(std::make_shared<State>(capacity)) {}
+BufferPool::BufferPool(size_t capacity, const Clock& clock)
+    : state_(std::make_shared<State>(capacity, clock)) {}
 BufferPool::~BufferPool() = default;
 
 BufferPool& BufferPool::shared() {
@@ -279,6 +311,8 @@ void use_memory_as_server(size_t capacity) {
     mallopt(M_MMAP_THRESHOLD, 1 << 20);
     mallopt(M_TRIM_THRESHOLD, 64 << 20);
     mallopt(M_ARENA_MAX, std::max(2, static_cast<int>(std::thread::hardware_concurrency())));
+    static std::once_flag trims;
+    std::call_once(trims, [] { std::thread(trim_heaps_for_ever).detach(); });
   }
   BufferPool::shared().set_capacity(capacity);
   c10::SetCPUAllocator(&PoolAllocator::shared(), /*priority=*/1);

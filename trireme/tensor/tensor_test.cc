@@ -10,6 +10,7 @@
 #include "trireme/tensor/codec.h"
 #include "trireme/tensor/dtype.h"
 #include "trireme/tensor/stream_copy.h"
+#include "trireme/testing/manual_clock.h"
 
 namespace trireme {
 namespace {
@@ -213,6 +214,25 @@ TEST(BufferPool, SizesThatChangeDoNotAddUp) {
     EXPECT_EQ(pool.idle_bytes(), 0u);
   }
   EXPECT_EQ(pool.idle_bytes(), size_t{10} << 20);  // as much as was in use at one time
+}
+
+TEST(BufferPool, GivesBackTheBlocksOfAPastPeak) {
+  ManualClock clock;
+  BufferPool pool(1 << 30, clock);
+  const auto use = [&](int64_t mebibytes) { pool.empty({mebibytes << 20}, at::kByte); };
+  {
+    const at::Tensor one = pool.empty({4 << 20}, at::kByte),
+                     other = pool.empty({6 << 20}, at::kByte);
+  }
+  clock.advance(std::chrono::seconds(11));
+  use(4);
+  EXPECT_EQ(pool.idle_bytes(), size_t{10} << 20);  // the peak was a moment ago
+  clock.advance(std::chrono::seconds(11));
+  use(4);
+  EXPECT_EQ(pool.idle_bytes(), size_t{4} << 20);
+  clock.advance(std::chrono::seconds(60));
+  use(4);
+  EXPECT_EQ(pool.idle_bytes(), size_t{4} << 20);  // a pause alone does not empty it
 }
 
 TEST(BufferPool, TensorsMayOutliveIt) {
