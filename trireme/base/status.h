@@ -14,6 +14,9 @@
 namespace trireme {
 
 [[nodiscard]] absl::Status make_status(ErrorCode code, std::string message, Origin origin = {});
+[[nodiscard]] inline absl::Status invalid_argument(std::string message) {
+  return make_status(ErrorCode::kInvalidArgument, std::move(message));
+}
 
 // The fine code where there is one, else the canonical one.
 ErrorCode error_code(const absl::Status& status);

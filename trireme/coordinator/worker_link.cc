@@ -23,7 +23,7 @@ using std::chrono::seconds;
 // While one is on its way the other runs.
 constexpr size_t kBatchesInFlight = 2;
 
-constexpr Duration kConnectTime = seconds(10);
+constexpr Duration kHelloTime = seconds(10);
 constexpr Duration kSupplyTime = std::chrono::minutes(5);
 // A closure may run for hours; whether its worker is there is asked apart.
 constexpr Duration kRunTime = std::chrono::hours(24 * 7);
@@ -74,7 +74,7 @@ void WorkerLink::connect() {
     if (stage_ == Stage::kEnded) return;
     life = life_;
   }
-  say_hello(*channel_, {.deadline = after(kConnectTime), .wait_for_ready = true},
+  say_hello(*channel_, {.deadline = after(kHelloTime), .wait_for_ready = true},
             [self = shared_from_this(), life](const absl::StatusOr<Hello>& hello) {
               self->on_hello(life, hello);
             });
@@ -87,7 +87,7 @@ void WorkerLink::on_hello(Life life, const absl::StatusOr<Hello>& hello) {
     MutexLock lock(mutex_);
     if (life != life_) return;
     incarnation_ = hello->incarnation;
-    options = call_options(after(kConnectTime));
+    options = call_options(after(kHelloTime));
   }
   channel_->call(kConnectCoordinator, make_message(context_->introduction), options,
                  [self = shared_from_this(), life](const Response& response) {
@@ -494,7 +494,7 @@ void WorkerLink::cancel_below(uint64_t sequence) {
   {
     MutexLock lock(mutex_);
     if (stage_ != Stage::kUp || in_flight_.empty()) return;
-    options = call_options(after(kConnectTime));
+    options = call_options(after(kHelloTime));
   }
   CancelClosuresRequest request;
   request.set_coordinator(context_->introduction.coordinator());

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kFormat = 1;
 
-absl::Status invalid(std::string message) {
+absl::Status invalid_dataset(std::string message) {
   return make_status(ErrorCode::kInvalidArgument, std::move(message), {"", "dataset"});
 }
 
@@ -43,7 +43,7 @@ absl::StatusOr<Dataset> dataset_from(DatasetData data) {
         absl::StrCat("it has format ", data.def.format(), "; this version reads ", kFormat),
         {"", "dataset"});
   }
-  if (data.def.steps_size() == 0) return invalid("it has no step");
+  if (data.def.steps_size() == 0) return invalid_dataset("it has no step");
   DatasetStepPtr last;
   auto next = data.tensors.begin();
   for (proto::DatasetStep& def : *data.def.mutable_steps()) {
@@ -53,7 +53,7 @@ absl::StatusOr<Dataset> dataset_from(DatasetData data) {
     next = end;
   }
   if (next != data.tensors.end()) {
-    return invalid(
+    return invalid_dataset(
         absl::StrCat(data.tensors.end() - next, " more tensors came than its steps name"));
   }
   return Dataset(std::move(last));

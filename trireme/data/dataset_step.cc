@@ -18,10 +18,6 @@ constexpr double kHeldElementBytes = 128;  // beside its contents
 
 using Kind = proto::DatasetStep::KindCase;
 
-absl::Status invalid(std::string message) {
-  return make_status(ErrorCode::kInvalidArgument, std::move(message));
-}
-
 const char* kind_name(Kind kind) {
   switch (kind) {
     case Kind::kRange:
@@ -48,7 +44,8 @@ const char* kind_name(Kind kind) {
 
 absl::Status check_count(const char* what, int64_t count, int64_t least) {
   if (count >= least) return absl::OkStatus();
-  return invalid(absl::StrCat("its ", what, " is ", count, " and must be at least ", least));
+  return invalid_argument(
+      absl::StrCat("its ", what, " is ", count, " and must be at least ", least));
 }
 
 absl::Status check_bytes(double bytes) {
@@ -60,13 +57,14 @@ absl::Status check_bytes(double bytes) {
 
 absl::Status add_range(DatasetStep& step) {
   const auto& range = step.def.range();
-  if (range.step() == 0) return invalid("its step is 0; it must be another number");
+  if (range.step() == 0) return invalid_argument("its step is 0; it must be another number");
   // Unsigned, since the longest distance of two numbers does not fit in a signed one.
   const uint64_t begin = range.begin(), end = range.end(), by = range.step();
   const bool up = range.step() > 0;
   if (up ? range.begin() < range.end() : range.begin() > range.end()) {
     const uint64_t count = ((up ? end - begin : begin - end) - 1) / (up ? by : 0 - by) + 1;
-    if (count >= uint64_t{kEndless}) return invalid("it has more elements than can be counted");
+    if (count >= uint64_t{kEndless})
+      return invalid_argument("it has more elements than can be counted");
     step.count = static_cast<int64_t>(count);
   }
   step.rows = true;
@@ -75,16 +73,18 @@ absl::Status add_range(DatasetStep& step) {
 }
 
 absl::Status add_tensors(DatasetStep& step) {
-  if (step.tensors.empty()) return invalid("there is no tensor; give at least one");
+  if (step.tensors.empty()) return invalid_argument("there is no tensor; give at least one");
   ElementSpec spec;
   for (size_t i = 0; i < step.tensors.size(); ++i) {
     at::Tensor& tensor = step.tensors[i];
     if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.dim() == 0) {
-      return invalid(absl::StrCat("tensor ", i, " has no rows; give a dense one with an axis 0"));
+      return invalid_argument(
+          absl::StrCat("tensor ", i, " has no rows; give a dense one with an axis 0"));
     }
     if (tensor.size(0) != step.tensors[0].size(0)) {
-      return invalid(absl::StrCat("tensor ", i, " has ", tensor.size(0), " rows and tensor 0 has ",
-                                  step.tensors[0].size(0), "; they must be as many"));
+      return invalid_argument(absl::StrCat("tensor ", i, " has ", tensor.size(0),
+                                           " rows and tensor 0 has ", step.tensors[0].size(0),
+                                           "; they must be as many"));
     }
     tensor = tensor.detach().contiguous();
     spec.push_back({tensor.scalar_type(), tensor.sizes().slice(1).vec()});
@@ -100,9 +100,10 @@ absl::Status add_batch(DatasetStep& step) {
   TRIREME_RETURN_IF_ERROR(check_count("size", batch.size(), 1));
   const DatasetStep& input = *step.input;
   if (input.specs.size() > 1) {
-    return invalid(absl::StrCat("its elements have two shapes, ", to_string(input.specs[0]),
-                                " and ", to_string(input.specs[1]),
-                                ", and cannot be stacked; drop the remainder of the batch before"));
+    return invalid_argument(
+        absl::StrCat("its elements have two shapes, ", to_string(input.specs[0]), " and ",
+                     to_string(input.specs[1]),
+                     ", and cannot be stacked; drop the remainder of the batch before"));
   }
   const auto stacked = [&](int64_t size) {
     ElementSpec spec = input.specs[0];
@@ -156,20 +157,20 @@ absl::Status add_skip(DatasetStep& step) {
 // What the graph of a map makes of elements that look so.
 absl::StatusOr<ElementSpec> mapped_spec(const proto::GraphDef& def, const ElementSpec& input) {
   if (def.variables_size() > 0) {
-    return invalid(absl::StrCat("its function uses variable '", def.variables(0).name(),
-                                "'; what is done to data uses constants only"));
+    return invalid_argument(absl::StrCat("its function uses variable '", def.variables(0).name(),
+                                         "'; what is done to data uses constants only"));
   }
   if (def.receives_size() > 0 || def.sends_size() > 0) {
-    return invalid("its graph is a part of another");
+    return invalid_argument("its graph is a part of another");
   }
   if (def.inputs() != input.size()) {
-    return invalid(absl::StrCat("its function takes ", def.inputs(), " tensors, and elements are ",
-                                to_string(input)));
+    return invalid_argument(absl::StrCat("its function takes ", def.inputs(),
+                                         " tensors, and elements are ", to_string(input)));
   }
   ElementSpec spec;
   for (int64_t value : def.outputs()) {
     if (value < 0 || value >= def.values_size() || def.values(value).type().sparse()) {
-      return invalid("its function gives an undefined or a sparse tensor");
+      return invalid_argument("its function gives an undefined or a sparse tensor");
     }
     const proto::TensorType& type = def.values(value).type();
     const auto dtype = static_cast<c10::ScalarType>(type.dtype());
@@ -177,7 +178,8 @@ absl::StatusOr<ElementSpec> mapped_spec(const proto::GraphDef& def, const Elemen
     spec.push_back({dtype, {type.sizes().begin(), type.sizes().end()}});
     for (int64_t size : type.sizes()) TRIREME_RETURN_IF_ERROR(check_count("result", size, 0));
   }
-  if (spec.empty()) return invalid("its function gives no tensor; return what elements become");
+  if (spec.empty())
+    return invalid_argument("its function gives no tensor; return what elements become");
   TRIREME_RETURN_IF_ERROR(check_bytes(bytes_of(spec)));
   return spec;
 }
@@ -186,8 +188,8 @@ absl::Status add_map(DatasetStep& step) {
   const std::vector<ElementSpec> inputs = std::exchange(step.specs, {});
   std::vector<at::Tensor> rows = std::exchange(step.tensors, {});
   if (step.def.map().graphs_size() != static_cast<int>(inputs.size())) {
-    return invalid(absl::StrCat("it has ", step.def.map().graphs_size(), " graphs for elements of ",
-                                inputs.size(), " shapes"));
+    return invalid_argument(absl::StrCat("it has ", step.def.map().graphs_size(),
+                                         " graphs for elements of ", inputs.size(), " shapes"));
   }
   auto next = rows.begin();
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -235,13 +237,14 @@ absl::Status add_checked(DatasetStep& step) {
   const Kind kind = step.def.kind_case();
   const bool is_source = kind == Kind::kRange || kind == Kind::kTensors;
   if (is_source != (step.input == nullptr)) {
-    return invalid(is_source ? "a source stands at the beginning" : "there is no source before it");
+    return invalid_argument(is_source ? "a source stands at the beginning"
+                                      : "there is no source before it");
   }
   if (step.number >= kMostSteps) {
-    return invalid(absl::StrCat("a dataset has at most ", kMostSteps, " steps"));
+    return invalid_argument(absl::StrCat("a dataset has at most ", kMostSteps, " steps"));
   }
   if (static_cast<int64_t>(step.tensors.size()) != tensors_of(step.def)) {
-    return invalid(
+    return invalid_argument(
         absl::StrCat("it names ", tensors_of(step.def), " tensors and has ", step.tensors.size()));
   }
   TRIREME_RETURN_IF_ERROR(add(step));

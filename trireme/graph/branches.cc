@@ -23,7 +23,7 @@ constexpr double kWakeUpSeconds = 30e-6;
 constexpr uint32_t kEnded = std::numeric_limits<uint32_t>::max();
 
 template <typename Visit>
-void for_each_value(const NodePlan& node, const Visit& visit) {
+void for_each_value_of(const NodePlan& node, const Visit& visit) {
   for (const ArgumentPlan& argument : node.arguments) {
     if (argument.kind == ArgumentPlan::Kind::kValue) visit(argument.value);
     for (int64_t value : argument.values) {
@@ -47,7 +47,7 @@ std::vector<std::vector<uint32_t>> dependencies(const Plan& plan) {
     } else {
       if (fence >= 0) needs[i].push_back(fence);
       if (node.random && random >= 0) needs[i].push_back(random);
-      for_each_value(node, [&](uint32_t value) {
+      for_each_value_of(node, [&](uint32_t value) {
         if (maker[value] >= 0) needs[i].push_back(maker[value]);
       });
     }
@@ -126,7 +126,7 @@ void add_frees(const Plan& plan, const Placement& placement, BranchSchedule& sch
       if (argument.last_use) freed[argument.value] = true;
     }
     for (uint32_t value : node.free_after) freed[value] = true;
-    for_each_value(node, [&](uint32_t value) { last_in_lane[placement.lane[i]][value] = i; });
+    for_each_value_of(node, [&](uint32_t value) { last_in_lane[placement.lane[i]][value] = i; });
   }
   schedule.released_by.assign(values, 0);
   for (size_t value = 0; value < values; ++value) {

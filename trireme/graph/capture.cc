@@ -18,7 +18,7 @@ namespace trireme::internal {
 namespace {
 
 thread_local Recorder* current_recorder = nullptr;
-thread_local std::vector<std::string> scopes;
+thread_local std::vector<std::string> scope_names;
 
 // Makes a tensor of others. Views, writes in place and factories do not: they serve to make and to
 // fill what variables start from.
@@ -143,15 +143,15 @@ std::string captured_function() {
 }
 
 void push_scope(const std::string& name) {
-  scopes.push_back(name);
+  scope_names.push_back(name);
 }
 
 void pop_scope() {
-  scopes.pop_back();
+  scope_names.pop_back();
 }
 
 const std::vector<std::string>& scope_stack() {
-  return scopes;
+  return scope_names;
 }
 
 }  // namespace trireme::internal

@@ -28,7 +28,7 @@ struct ScopeEntry {
   }
 };
 
-thread_local std::vector<ScopeEntry> scopes;
+thread_local std::vector<ScopeEntry> entries;
 
 thread_local bool watching = false;
 
@@ -62,7 +62,7 @@ DeviceScope::DeviceScope(const std::string& device) : DeviceScope(DeviceSpec::pa
 DeviceScope::DeviceScope(const DeviceSpec& device)
     : watches_(internal::is_remote(device) && !internal::is_capturing() && !watching &&
                !runs_eagerly()) {
-  scopes.push_back({device, nullptr, {}});
+  entries.push_back({device, nullptr, {}});
   if (watches_) {
     internal::register_capture();
     watch_eager_operators(true);
@@ -70,20 +70,20 @@ DeviceScope::DeviceScope(const DeviceSpec& device)
 }
 
 DeviceScope::DeviceScope(DeviceSetter setter) : watches_(false) {
-  scopes.push_back({{}, std::make_shared<const DeviceSetter>(std::move(setter)), {}});
+  entries.push_back({{}, std::make_shared<const DeviceSetter>(std::move(setter)), {}});
 }
 
 DeviceScope::~DeviceScope() {
-  scopes.pop_back();
+  entries.pop_back();
   if (watches_) watch_eager_operators(false);
 }
 
 ColocationScope::ColocationScope(const at::Tensor& with) {
-  scopes.push_back({{}, nullptr, with});
+  entries.push_back({{}, nullptr, with});
 }
 
 ColocationScope::~ColocationScope() {
-  scopes.pop_back();
+  entries.pop_back();
 }
 
 DeviceSetter replica_device_setter(const ReplicaDeviceSetterOptions& options) {
@@ -108,7 +108,7 @@ namespace internal {
 DeviceRequest requested_device(const Placeable& what) {
   DeviceRequest request;
   std::vector<std::string> names;
-  for (const ScopeEntry& scope : scopes) {
+  for (const ScopeEntry& scope : entries) {
     if (scope.colocate_with.defined()) {
       request.colocate_with = scope.colocate_with;
     } else {
@@ -130,7 +130,7 @@ bool watches_eager_operators() {
 void check_eager_operator(const std::string& name, bool computes) {
   if (!computes) return;
   DeviceSpec device;
-  for (const ScopeEntry& scope : scopes) {
+  for (const ScopeEntry& scope : entries) {
     if (!scope.setter) device = merge(device, scope.device);
   }
   if (!is_remote(device)) return;

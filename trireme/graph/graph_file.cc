@@ -23,10 +23,6 @@ constexpr size_t kMagicSize = 8;
 constexpr size_t kHeadSize = kMagicSize + sizeof(uint64_t);
 constexpr uint64_t kLargestProtobuf = 256 << 20;
 
-absl::Status invalid(std::string message) {
-  return make_status(ErrorCode::kInvalidArgument, std::move(message));
-}
-
 // How many elements a tensor of this type covers in memory, or -1 for one that cannot be.
 int64_t covered_elements(const proto::TensorType& type) {
   if (type.sparse() || type.sizes_size() != type.strides_size()) return -1;
@@ -47,22 +43,23 @@ int64_t covered_elements(const proto::TensorType& type) {
 
 absl::Status shape_constants(const proto::GraphDef& def, std::vector<at::Tensor>& constants) {
   if (static_cast<int>(constants.size()) != def.constants_size()) {
-    return invalid(absl::StrCat("the graph names ", def.constants_size(), " constants and ",
-                                constants.size(), " came with it"));
+    return invalid_argument(absl::StrCat("the graph names ", def.constants_size(),
+                                         " constants and ", constants.size(), " came with it"));
   }
   for (int i = 0; i < def.constants_size(); ++i) {
     const proto::Constant& described = def.constants(i);
     at::Tensor& constant = constants[i];
     if (static_cast<int>(constant.scalar_type()) != described.type().dtype() ||
         constant.dim() != 1 || constant.numel() != covered_elements(described.type())) {
-      return invalid(absl::StrCat("constant ", i, " is not what the graph says of it"));
+      return invalid_argument(absl::StrCat("constant ", i, " is not what the graph says of it"));
     }
     const auto& type = described.type();
     const std::vector<int64_t> sizes(type.sizes().begin(), type.sizes().end()),
         strides(type.strides().begin(), type.strides().end());
     constant = at::as_strided(constant, sizes, strides, 0);
     if (!described.wrapped_number()) continue;
-    if (constant.dim() != 0) return invalid(absl::StrCat("constant ", i, " cannot be a number"));
+    if (constant.dim() != 0)
+      return invalid_argument(absl::StrCat("constant ", i, " cannot be a number"));
     constant.unsafeGetTensorImpl()->set_wrapped_number(true);
   }
   return absl::OkStatus();
@@ -123,18 +120,19 @@ absl::StatusOr<std::string> encode_graph(const GraphData& graph) {
 
 absl::StatusOr<std::shared_ptr<const GraphData>> decode_graph(const std::string& bytes) {
   if (bytes.size() < kHeadSize || std::memcmp(bytes.data(), kMagic, kMagicSize) != 0) {
-    return invalid("this is not a graph file (it does not begin with 'trgraph1')");
+    return invalid_argument("this is not a graph file (it does not begin with 'trgraph1')");
   }
   uint64_t length;
   std::memcpy(&length, bytes.data() + kMagicSize, sizeof length);
   if (length > kLargestProtobuf || length > bytes.size() - kHeadSize) {
-    return invalid(absl::StrCat("the graph claims ", length, " bytes of ", bytes.size() - kHeadSize,
-                                "; at most ", kLargestProtobuf, " are allowed"));
+    return invalid_argument(absl::StrCat("the graph claims ", length, " bytes of ",
+                                         bytes.size() - kHeadSize, "; at most ", kLargestProtobuf,
+                                         " are allowed"));
   }
   proto::GraphDef def;
   const google::protobuf::LogSilencer silencer;  // the error below says it, once
   if (!def.ParseFromArray(bytes.data() + kHeadSize, static_cast<int>(length))) {
-    return invalid("the graph's protobuf cannot be read: the file is damaged");
+    return invalid_argument("the graph's protobuf cannot be read: the file is damaged");
   }
   TensorLimits limits;
   limits.max_bytes = bytes.size();

@@ -23,10 +23,6 @@ constexpr uint32_t kFormat = 1;
 constexpr int kMostValues = 4 << 20;
 constexpr int kMostDimensions = 64;
 
-absl::Status invalid(std::string message) {
-  return make_status(ErrorCode::kInvalidArgument, std::move(message));
-}
-
 // Which values may share memory, by what the operators do. Nothing that the graph says of its
 // values counts: locks and copies depend on it, and a graph may come from anybody.
 class AliasSets {
@@ -77,20 +73,21 @@ class Compiler {
                                       "; this version reads format ", kFormat));
     }
     if (def_.values_size() > kMostValues) {
-      return invalid(absl::StrCat("the graph has ", def_.values_size(), " values; at most ",
-                                  kMostValues, " are allowed"));
+      return invalid_argument(absl::StrCat("the graph has ", def_.values_size(),
+                                           " values; at most ", kMostValues, " are allowed"));
     }
     if (def_.constants_size() != static_cast<int>(data_.constants.size())) {
-      return invalid(absl::StrCat("the graph names ", def_.constants_size(), " constants and ",
-                                  data_.constants.size(), " came with it"));
+      return invalid_argument(absl::StrCat("the graph names ", def_.constants_size(),
+                                           " constants and ", data_.constants.size(),
+                                           " came with it"));
     }
     if (def_.inputs() > static_cast<uint32_t>(def_.values_size()) + (1u << 16)) {
-      return invalid(absl::StrCat("the graph asks for ", def_.inputs(), " inputs"));
+      return invalid_argument(absl::StrCat("the graph asks for ", def_.inputs(), " inputs"));
     }
     std::unordered_set<std::string> names;
     for (const proto::Variable& variable : def_.variables()) {
       if (!names.insert(variable.name()).second) {
-        return invalid(absl::StrCat("two variables are named '", variable.name(), "'"));
+        return invalid_argument(absl::StrCat("two variables are named '", variable.name(), "'"));
       }
       TRIREME_RETURN_IF_ERROR(check_type(variable.type()));
     }
@@ -99,15 +96,15 @@ class Compiler {
 
   absl::Status check_type(const proto::TensorType& type) {
     if (type.dtype() < 0 || type.dtype() >= static_cast<int>(c10::ScalarType::Undefined)) {
-      return invalid(absl::StrCat("a tensor has the unknown dtype ", type.dtype()));
+      return invalid_argument(absl::StrCat("a tensor has the unknown dtype ", type.dtype()));
     }
     if (type.sizes_size() > kMostDimensions ||
         (type.strides_size() != type.sizes_size() && !type.sparse())) {
-      return invalid(absl::StrCat("a tensor has ", type.sizes_size(), " sizes and ",
-                                  type.strides_size(), " strides"));
+      return invalid_argument(absl::StrCat("a tensor has ", type.sizes_size(), " sizes and ",
+                                           type.strides_size(), " strides"));
     }
     for (int64_t size : type.sizes()) {
-      if (size < 0) return invalid(absl::StrCat("a tensor has the size ", size));
+      if (size < 0) return invalid_argument(absl::StrCat("a tensor has the size ", size));
     }
     return absl::OkStatus();
   }
@@ -131,8 +128,9 @@ class Compiler {
                                      : value.source() == Value::RECEIVED ? &plan_->received_values
                                                                          : nullptr;
       if (places == nullptr || value.index() >= places->size() || (*places)[value.index()] != -1) {
-        return invalid(absl::StrCat("value ", i, " is input, constant, variable or receive ",
-                                    value.index(), ", which does not exist or is taken"));
+        return invalid_argument(absl::StrCat("value ", i,
+                                             " is input, constant, variable or receive ",
+                                             value.index(), ", which does not exist or is taken"));
       }
       (*places)[value.index()] = i;
       made_[i] = true;
@@ -143,13 +141,14 @@ class Compiler {
   absl::Status use(int64_t value, int node, const std::string& argument) {
     if (value < 0) return absl::OkStatus();
     if (value >= def_.values_size()) {
-      return invalid(
+      return invalid_argument(
           absl::StrCat("argument '", argument, "' is value ", value, " of ", def_.values_size()));
     }
     if (!made_[value]) {
-      return invalid(absl::StrCat("argument '", argument, "' is value ", value,
-                                  ", which no node before this one makes: a cycle, or nodes that "
-                                  "are out of order"));
+      return invalid_argument(
+          absl::StrCat("argument '", argument, "' is value ", value,
+                       ", which no node before this one makes: a cycle, or nodes that "
+                       "are out of order"));
     }
     last_use_[value] = node;
     return absl::OkStatus();
@@ -157,9 +156,9 @@ class Compiler {
 
   absl::Status check_visible(int64_t value) {
     if (value < 0 || !records_.contains(value)) return absl::OkStatus();
-    return invalid(absl::StrCat("value ", value,
-                                " is the record of an LSTM's forward pass, which only "
-                                "'aten::mkldnn_rnn_layer_backward' may use"));
+    return invalid_argument(absl::StrCat("value ", value,
+                                         " is the record of an LSTM's forward pass, which only "
+                                         "'aten::mkldnn_rnn_layer_backward' may use"));
   }
 
   // A record that another input made has unwritten bytes where this layer reads numbers.
@@ -174,7 +173,7 @@ class Compiler {
       };
       if (forward.arguments[0].value != plan.arguments[0].value ||
           hidden(forward).toInt() != hidden(plan).toInt()) {
-        return invalid("the record of an LSTM's forward pass belongs to another input");
+        return invalid_argument("the record of an LSTM's forward pass belongs to another input");
       }
     }
     return absl::OkStatus();
@@ -183,7 +182,7 @@ class Compiler {
   absl::Status make(int64_t value) {
     if (value < 0) return absl::OkStatus();
     if (value >= def_.values_size() || made_[value]) {
-      return invalid(absl::StrCat(
+      return invalid_argument(absl::StrCat(
           "it makes value ", value,
           value >= def_.values_size() ? ", which does not exist" : ", which was made before"));
     }
@@ -195,13 +194,14 @@ class Compiler {
     TRIREME_ASSIGN_OR_RETURN(c10::OperatorHandle op, find_allowed_operator(node.op()));
     const auto& schema = op.schema();
     if (node.arguments_size() != static_cast<int>(schema.arguments().size())) {
-      return invalid(absl::StrCat("it has ", node.arguments_size(), " arguments; its schema lists ",
-                                  schema.arguments().size()));
+      return invalid_argument(absl::StrCat("it has ", node.arguments_size(),
+                                           " arguments; its schema lists ",
+                                           schema.arguments().size()));
     }
     if (node.scope() > static_cast<uint32_t>(def_.scopes_size()) ||
         node.module() > static_cast<uint32_t>(def_.scopes_size()) ||
         node.differentiates() > static_cast<uint32_t>(def_.nodes_size())) {
-      return invalid("it names a scope, a module or a node that does not exist");
+      return invalid_argument("it names a scope, a module or a node that does not exist");
     }
     NodePlan plan{op, {}, {}, {}, {}};
     plan.rules = call_rules(op);
@@ -219,7 +219,7 @@ class Compiler {
       argument.required =
           declared.type()->kind() == c10::TypeKind::TensorType && !takes_undefined(op);
       if (argument.required && argument.kind == ArgumentPlan::Kind::kConstant) {
-        return invalid(
+        return invalid_argument(
             absl::StrCat("argument '", declared.name(), "' must be a tensor and is none"));
       }
       plan.has_generator |= argument.kind == ArgumentPlan::Kind::kGenerator;
@@ -244,8 +244,8 @@ class Compiler {
   absl::Status add_results(const proto::Node& node, NodePlan& plan) {
     const auto& returns = plan.op.schema().returns();
     if (node.results_size() != static_cast<int>(returns.size())) {
-      return invalid(absl::StrCat("it has ", node.results_size(), " results; its schema lists ",
-                                  returns.size()));
+      return invalid_argument(absl::StrCat("it has ", node.results_size(),
+                                           " results; its schema lists ", returns.size()));
     }
     for (int i = 0; i < node.results_size(); ++i) {
       const proto::Argument& result = node.results(i);
@@ -261,8 +261,8 @@ class Compiler {
         planned.list.assign(result.values().ids().begin(), result.values().ids().end());
         for (int64_t value : planned.list) TRIREME_RETURN_IF_ERROR(make(value));
       } else {
-        return invalid(absl::StrCat("result ", i, " must be ", returns[i].type()->str(), " and is ",
-                                    format_argument(result)));
+        return invalid_argument(absl::StrCat("result ", i, " must be ", returns[i].type()->str(),
+                                             " and is ", format_argument(result)));
       }
     }
     return absl::OkStatus();
@@ -291,7 +291,7 @@ class Compiler {
   absl::Status finish() {
     for (int64_t output : def_.outputs()) {
       if (output >= def_.values_size() || output < -1 || (output >= 0 && !made_[output])) {
-        return invalid(absl::StrCat("output value ", output, " is never made"));
+        return invalid_argument(absl::StrCat("output value ", output, " is never made"));
       }
       TRIREME_RETURN_IF_ERROR(check_visible(output));
       if (output >= 0) last_use_[output] = def_.nodes_size();
@@ -319,10 +319,10 @@ class Compiler {
       const auto [other, added] =
           variables_.try_emplace(aliases_.find(value), static_cast<int64_t>(i));
       if (!added) {
-        return invalid(absl::StrCat("an operator makes one tensor of variables '",
-                                    def_.variables(static_cast<int>(other->second)).name(),
-                                    "' and '", def_.variables(static_cast<int>(i)).name(),
-                                    "'; copy one of them first"));
+        return invalid_argument(absl::StrCat("an operator makes one tensor of variables '",
+                                             def_.variables(static_cast<int>(other->second)).name(),
+                                             "' and '", def_.variables(static_cast<int>(i)).name(),
+                                             "'; copy one of them first"));
       }
     }
     for (int64_t output : def_.outputs()) plan_->output_variables.push_back(variable_of(output));
@@ -351,8 +351,9 @@ class Compiler {
       const proto::Receive& receive = def_.receives(i);
       if (receive.generator()) {
         if (receive.before() >= plan_->nodes.size() || plan_->received_values[i] >= 0) {
-          return invalid(absl::StrCat("receive ", i, " of the generator comes before node ",
-                                      receive.before(), ", which does not exist"));
+          return invalid_argument(absl::StrCat("receive ", i,
+                                               " of the generator comes before node ",
+                                               receive.before(), ", which does not exist"));
         }
         plan_->nodes[receive.before()].receives.push_back(i);
       } else if (plan_->received_values[i] >= 0) {
@@ -372,7 +373,8 @@ class Compiler {
     }
     for (int64_t output : def_.outputs()) {
       if (output >= 0 && def_.values(output).source() == Value::RECEIVED) {
-        return invalid(absl::StrCat("output value ", output, " is received from another task"));
+        return invalid_argument(
+            absl::StrCat("output value ", output, " is received from another task"));
       }
     }
     return absl::OkStatus();
@@ -395,8 +397,9 @@ class Compiler {
           (send.value() >= 0 &&
            (!made_[send.value()] || def_.values(send.value()).source() == Value::RECEIVED ||
             ready[send.value()] > send.after()))) {
-        return invalid(absl::StrCat("send ", i, " after node ", send.after(), " is of value ",
-                                    send.value(), ", which is not there then"));
+        return invalid_argument(absl::StrCat("send ", i, " after node ", send.after(),
+                                             " is of value ", send.value(),
+                                             ", which is not there then"));
       }
       TRIREME_RETURN_IF_ERROR(check_visible(send.value()));
       SendPlan planned;

@@ -18,17 +18,17 @@ struct CollectedChange {
 };
 
 // One for_each_replica() under way.
-struct Run {
+struct ReplicaRun {
   int replica = 0;
   size_t next = 0;  // how many changes this replica has made
   std::vector<CollectedChange> changes;
 };
 
-thread_local Run* current = nullptr;
+thread_local ReplicaRun* current = nullptr;
 
 class CurrentRun {
  public:
-  explicit CurrentRun(Run* run) { current = run; }
+  explicit CurrentRun(ReplicaRun* run) { current = run; }
   ~CurrentRun() { current = nullptr; }
 };
 
@@ -73,7 +73,7 @@ void for_each_replica(int replicas, const std::function<void(int)>& body) {
                 absl::StrCat("strategy.run() inside of replica ", current->replica,
                              " of another one; replicas have none of their own"));
   }
-  Run run;
+  ReplicaRun run;
   for (; run.replica < replicas; ++run.replica) {
     const CurrentRun in(&run);
     const Scope scope(absl::StrCat("replica_", run.replica));
@@ -93,7 +93,7 @@ bool in_replica() {
 }
 
 void defer(DeferredChange change) {
-  Run& run = *current;
+  ReplicaRun& run = *current;
   const size_t index = run.next++;
   if (run.replica == 0) {
     run.changes.push_back({std::move(change), {}});
