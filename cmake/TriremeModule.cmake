@@ -6,10 +6,11 @@
 #   LINK     absl::status ...   engines from outside
 #   TESTS    a_test.cc ...      one binary NAME_test, beside the code
 #   TEST_DEPS testing           modules that only the tests use
-#   SANITIZE address thread)    the tests also run under these sanitizers
+#   SANITIZE address thread     the tests also run under these sanitizers
+#   ALONE)                      no test runs beside them: they measure time, or memory
 #
 # One folder is one module is one target.
-include(TriremePrecompiled)
+include(TriremeBuildTime)
 add_custom_target(modules)
 add_custom_target(sanitized_tests)
 
@@ -29,10 +30,11 @@ function(trireme_links_torch RESULT DEPS LINK)
 endfunction()
 
 function(trireme_module NAME)
-  cmake_parse_arguments(M "" "" "SOURCES;PROTOS;HEADERS;DEPS;LINK;TESTS;TEST_DEPS;SANITIZE" ${ARGN})
+  cmake_parse_arguments(M "ALONE" "" "SOURCES;PROTOS;HEADERS;DEPS;LINK;TESTS;TEST_DEPS;SANITIZE" ${ARGN})
   set(target trireme_${NAME})
   add_library(${target} STATIC ${M_SOURCES})
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+  trireme_together(${target})
   add_library(trireme::${NAME} ALIAS ${target})
   add_dependencies(modules ${target})
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
@@ -60,6 +62,7 @@ function(trireme_module NAME)
                          COMMAND protobuf::protoc -I ${PROJECT_SOURCE_DIR} --cpp_out ${generated} ${source}
                          DEPENDS ${source} COMMENT "Generating ${stem}.h")
       target_sources(${target} PRIVATE ${stem}.cc ${stem}.h)
+      set_source_files_properties(${stem}.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     endforeach()
     target_link_libraries(${target} PUBLIC protobuf::libprotobuf)
   endif()
@@ -70,13 +73,17 @@ function(trireme_module NAME)
   set_property(GLOBAL APPEND PROPERTY TRIREME_MODULES ${NAME})
 
   if(TRIREME_BUILD_TESTS AND M_TESTS)
-    trireme_test(${NAME}_test SOURCES ${M_TESTS} DEPS ${NAME} ${M_TEST_DEPS} SANITIZE ${M_SANITIZE})
+    if(M_ALONE)
+      set(alone ALONE)
+    endif()
+    trireme_test(${NAME}_test SOURCES ${M_TESTS} DEPS ${NAME} ${M_TEST_DEPS} SANITIZE ${M_SANITIZE} ${alone})
   endif()
 endfunction()
 
-# trireme_test(NAME SOURCES x_test.cc DEPS base rpc [SANITIZE address thread] [LABELS fault] [TIMEOUT 120]): one binary, one ctest.
+# trireme_test(NAME SOURCES x_test.cc DEPS base rpc [SANITIZE address thread] [LABELS fault] [TIMEOUT 120] [ALONE]):
+# one binary, one ctest. ALONE: no test runs beside it, since it measures time, or memory.
 function(trireme_test NAME)
-  cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;DEPS;LINK;LABELS;SANITIZE" ${ARGN})
+  cmake_parse_arguments(T "ALONE" "TIMEOUT" "SOURCES;DEPS;LINK;LABELS;SANITIZE" ${ARGN})
   add_executable(${NAME} ${T_SOURCES})
   foreach(dep IN LISTS T_DEPS)
     target_link_libraries(${NAME} PRIVATE trireme::${dep})
@@ -97,6 +104,6 @@ function(trireme_test NAME)
   endif()
   add_test(NAME ${NAME} COMMAND ${NAME} --gtest_brief=1)
   # Tests run beside each other: kernels whose threads spin for one another take seconds on busy cores.
-  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}"
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}" RUN_SERIAL ${T_ALONE}
                        ENVIRONMENT OMP_WAIT_POLICY=passive)
 endfunction()

@@ -1,4 +1,4 @@
-// What most sources of modules include, parsed once (cmake/TriremePrecompiled.cmake).
+// The headers that most sources of modules include, parsed once (cmake/TriremeBuildTime.cmake).
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <google/protobuf/message.h>

@@ -1,4 +1,4 @@
-// What most tests include, parsed once (cmake/TriremePrecompiled.cmake).
+// The headers that most tests include, parsed once (cmake/TriremeBuildTime.cmake).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

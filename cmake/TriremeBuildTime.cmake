@@ -1,9 +1,25 @@
-# Precompiled headers, for the builds whose time goes into parsing LibTorch again and again. Not for the release build,
-# which shows that every source includes what it uses, and where they gave nothing: g++ takes as long to load them with -O3.
+# Keeps builds short: most of their time goes into parsing LibTorch, protobuf and gRPC again and again.
+
+# Sources of a module compiled together: the headers are parsed once for each group. File-local names must then differ
+# within a module. Not in the debug build: `.ci/full includes` makes it, to show that every source includes what it uses.
+option(TRIREME_UNITY "Compile several sources of a module as one" OFF)
+
+function(trireme_together TARGET)
+  set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ${TRIREME_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+endfunction()
+
+# Precompiled headers. Not for the release build, where they gave nothing: with them g++ still instantiates all that
+# torch/torch.h left open, in every test, also in those that do not need that header.
 option(TRIREME_PRECOMPILED "Parse the headers of LibTorch, protobuf and GoogleTest once" OFF)
 if(TRIREME_PRECOMPILED)
-  # gRPC asks for it, and all who share a precompiled header have to agree.
+  # gRPC asks for it, and all targets that share a precompiled header have to agree.
   target_compile_options(trireme_flags INTERFACE -pthread)
+  # So that ccache can tell two precompiled headers apart by what is in them.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    target_compile_options(trireme_flags INTERFACE "SHELL:-Xclang -fno-pch-timestamp")
+  else()
+    target_compile_options(trireme_flags INTERFACE -fpch-preprocess)
+  endif()
 endif()
 
 # trireme_precompiled(TARGET module|test): the target, which links LibTorch, uses the headers of its kind.
