@@ -10,7 +10,6 @@
 #include <deque>
 #include <functional>
 #include <future>
-#include <numeric>
 #include <string>
 #include <thread>
 
@@ -147,19 +146,14 @@ class Curve {
     std::fflush(stdout);
   }
 
-  // Expects that no span after the first, which is the warm-up, is above their median by more than
-  // this share, and that the last third of them is not above the first third by more.
+  // Expects that no span after the second one is above it by more than this. The first is the
+  // warm-up.
   void expect_flat(double allowed) const {
     for (size_t i = 0; i < processes_.size(); ++i) {
       ASSERT_GT(medians_[i].size(), 2u);
-      std::vector<int64_t> spans(medians_[i].begin() + 1, medians_[i].end());
-      const size_t third = (spans.size() + 2) / 3;
-      const auto first = std::accumulate(spans.begin(), spans.begin() + third, int64_t{0});
-      const auto last = std::accumulate(spans.end() - third, spans.end(), int64_t{0});
-      EXPECT_LE(last, first * (1 + allowed)) << processes_[i].first;
-      std::sort(spans.begin(), spans.end());
-      const int64_t middle = spans[spans.size() / 2];
-      EXPECT_LE(spans.back(), middle * (1 + allowed)) << processes_[i].first << ": " << middle;
+      const int64_t most = *std::max_element(medians_[i].begin() + 2, medians_[i].end());
+      EXPECT_LE(most, medians_[i][1] * allowed)
+          << processes_[i].first << " had " << medians_[i][1] << " bytes";
     }
   }
 
@@ -171,11 +165,11 @@ class Curve {
 // TRIREME_SOAK_SECONDS: how long. The memory of every process stays what it was after the first
 // minute.
 TEST(Memory, AMixedLoadStaysFlat) {
-  const std::chrono::seconds lasting(setting("TRIREME_SOAK_SECONDS", 20));
+  const std::chrono::seconds lasting(setting("TRIREME_SOAK_SECONDS", 40));
   const auto span = std::clamp<std::chrono::seconds>(lasting / 4, std::chrono::seconds(1),
                                                      std::chrono::minutes(1));
   // A short run only sees that nothing runs away.
-  const double allowed = span == std::chrono::minutes(1) ? 0.05 : 0.25;
+  const double allowed = span == std::chrono::minutes(1) ? 1.05 : 1.25;
   // The tensors of this program itself: malloc would keep those of mixed sizes in heaps that
   // fragment (docs/sessions.md, Memory).
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
