@@ -27,6 +27,9 @@ namespace {
 constexpr size_t kHugePage = 2 << 20;
 constexpr std::chrono::seconds kWindow(10);
 constexpr std::chrono::seconds kTrimInterval(30);
+constexpr std::chrono::milliseconds kLowTrimTime(200);
+constexpr int kTrimLimit = 64 << 20;
+constexpr int kLowTrimLimit = 4 << 20;
 
 size_t round_up(size_t size, size_t step) {
   return (size + step - 1) / step * step;
@@ -56,14 +59,19 @@ void* map_block(size_t size) {
   return aligned;
 }
 
-// By itself malloc gives back only what is free at the end of a heap. Messages of ever different
-// sizes leave gaps before it, and a worker that once filled a heap of 64 MiB kept all of it.
+// By itself malloc gives back only what is free at the end of a heap, and only beyond a limit that
+// is high for speed. Messages of ever different sizes leave gaps before it, and a worker that once
+// filled a heap of 64 MiB kept all of it. malloc_trim gives back the gaps, but the end only of the
+// main heap: the others are cut by whoever frees memory while the limit is low for a moment.
 // Trimming locks each heap for some milliseconds, so it is done rarely. The thread lives as long as
 // the process: malloc is there to its end.
 [[noreturn]] void trim_heaps_for_ever() {
   for (;;) {
     std::this_thread::sleep_for(kTrimInterval);
-    malloc_trim(/*pad=*/4 << 20);
+    mallopt(M_TRIM_THRESHOLD, kLowTrimLimit);
+    std::this_thread::sleep_for(kLowTrimTime);
+    mallopt(M_TRIM_THRESHOLD, kTrimLimit);
+    malloc_trim(/*pad=*/kLowTrimLimit);
   }
 }
 
@@ -309,7 +317,7 @@ void use_memory_as_server(size_t capacity) {
                     std::getenv("MALLOC_ARENA_MAX") != nullptr;
   if (!told) {
     mallopt(M_MMAP_THRESHOLD, 1 << 20);
-    mallopt(M_TRIM_THRESHOLD, 64 << 20);
+    mallopt(M_TRIM_THRESHOLD, kTrimLimit);
     mallopt(M_ARENA_MAX, std::max(2, static_cast<int>(std::thread::hardware_concurrency())));
     static std::once_flag trims;
     std::call_once(trims, [] { std::thread(trim_heaps_for_ever).detach(); });
