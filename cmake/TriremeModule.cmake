@@ -80,30 +80,52 @@ function(trireme_module NAME)
   endif()
 endfunction()
 
-# trireme_test(NAME SOURCES x_test.cc DEPS base rpc [SANITIZE address thread] [LABELS fault] [TIMEOUT 120] [ALONE]):
-# one binary, one ctest. ALONE: no test runs beside it, since it measures time, or memory.
+# trireme_test(NAME SOURCES x_test.cc DEPS base rpc [LINK …] [SANITIZE address thread] [LABELS fault] [TIMEOUT 120]
+#   [ALONE]): one binary, one ctest. ALONE: no test runs beside it, since it measures time, or memory.
 function(trireme_test NAME)
   cmake_parse_arguments(T "ALONE" "TIMEOUT" "SOURCES;DEPS;LINK;LABELS;SANITIZE" ${ARGN})
-  add_executable(${NAME} ${T_SOURCES})
-  foreach(dep IN LISTS T_DEPS)
-    target_link_libraries(${NAME} PRIVATE trireme::${dep})
+  trireme_test_binary(${NAME} "${T_SOURCES}" "${T_DEPS}" "${T_LINK}" "${T_SANITIZE}")
+  trireme_ctest(${NAME} "${NAME}" "${T_TIMEOUT}" "${T_LABELS};${T_SANITIZE}" "${T_ALONE}")
+endfunction()
+
+# trireme_test_group(NAME FOLDER integration SOURCES x_test.cc y_test.cc … ALONE y_test.cc …): one binary, since most of a
+# test's build time goes into headers, and one ctest for each source, here integration/x_test and integration/y_test.
+# ALONE names the sources that nothing runs beside. The rest is as for trireme_test.
+function(trireme_test_group NAME)
+  cmake_parse_arguments(T "" "TIMEOUT;FOLDER" "SOURCES;DEPS;LINK;LABELS;SANITIZE;ALONE" ${ARGN})
+  trireme_test_binary(${NAME} "${T_SOURCES}" "${T_DEPS}" "${T_LINK}" "${T_SANITIZE}")
+  foreach(source IN LISTS T_SOURCES)
+    set(alone FALSE)
+    if(source IN_LIST T_ALONE)
+      set(alone TRUE)
+    endif()
+    get_filename_component(stem ${source} NAME_WE)
+    trireme_ctest(${T_FOLDER}/${stem} "${NAME};--file=${source}" "${T_TIMEOUT}" "${T_LABELS};${T_SANITIZE}" "${alone}")
   endforeach()
-  target_link_libraries(${NAME} PRIVATE ${T_LINK} GTest::gmock GTest::gtest GTest::gtest_main)
-  trireme_links_torch(torch "${T_DEPS}" "${T_LINK}")
+endfunction()
+
+function(trireme_test_binary NAME SOURCES DEPS LINK SANITIZE)
+  add_executable(${NAME} ${SOURCES})
+  trireme_links_torch(torch "${DEPS}" "${LINK}")
   if(torch)
+    trireme_together(${NAME})
     trireme_precompiled(${NAME} test)
   endif()
-  if(NOT T_TIMEOUT)
-    set(T_TIMEOUT 120)
-  endif()
+  list(TRANSFORM DEPS PREPEND trireme::)
+  target_link_libraries(${NAME} PRIVATE trireme_test_main ${DEPS} ${LINK} GTest::gmock GTest::gtest)
   # So that what a test captures can be written down (tests/fuzz/operators/harvest).
   target_link_options(${NAME} PRIVATE LINKER:--export-dynamic-symbol=_ZN7trireme8internal13call_observerE)
-  list(APPEND T_LABELS ${T_SANITIZE})
-  if(TRIREME_SANITIZER IN_LIST T_SANITIZE)
+  if(TRIREME_SANITIZER IN_LIST SANITIZE)
     add_dependencies(sanitized_tests ${NAME})
   endif()
-  add_test(NAME ${NAME} COMMAND ${NAME} --gtest_brief=1)
+endfunction()
+
+function(trireme_ctest NAME COMMAND TIMEOUT LABELS ALONE)
+  if(NOT TIMEOUT)
+    set(TIMEOUT 120)
+  endif()
+  add_test(NAME ${NAME} COMMAND ${COMMAND} --gtest_brief=1)
   # Tests run beside each other: kernels whose threads spin for one another take seconds on busy cores.
-  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}" RUN_SERIAL ${T_ALONE}
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${TIMEOUT} LABELS "${LABELS}" RUN_SERIAL "${ALONE}"
                        ENVIRONMENT OMP_WAIT_POLICY=passive)
 endfunction()

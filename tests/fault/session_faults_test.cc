@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using torch::Tensor;
 
-const int64_t kHurts = setting("TRIREME_HURTS", 4);
+const int64_t kHurtTasks = setting("TRIREME_HURTS", 4);
 
 // A step that hops over all three workers a hundred times.
 Function<Tensor(const Tensor&)> long_step(int hops) {
@@ -52,7 +52,7 @@ TEST(SessionFaults, ATaskLostInMidStepIsNamedAndTheSessionGoesOn) {
       std::chrono::duration_cast<std::chrono::microseconds>(Clock::real().now() - begin).count();
   std::mt19937 random(7);
   int interrupted = 0;
-  for (int i = 0; i < kHurts; ++i) {
+  for (int i = 0; i < kHurtTasks; ++i) {
     const TaskId task = {"worker", static_cast<int>(random() % 3)};
     const bool freeze = random() % 2 == 0;
     std::optional<Error> error;
@@ -84,7 +84,7 @@ TEST(SessionFaults, ATaskLostInMidStepIsNamedAndTheSessionGoesOn) {
     }
     cluster.wait_until_no_steps();
   }
-  EXPECT_EQ(interrupted, kHurts);
+  EXPECT_EQ(interrupted, kHurtTasks);
 }
 
 TEST(SessionFaults, LostRepeatedAndLateCallsDoNotShow) {

@@ -322,8 +322,8 @@ TEST(Session, ManySessionsOfManyClientsAtOnce) {
   cluster.wait_until_no_steps();
 }
 
-struct Net : torch::nn::Module {
-  Net() {
+struct StagedNet : torch::nn::Module {
+  StagedNet() {
     first = register_module("first", torch::nn::Linear(8, 16));
     second = register_module("second", torch::nn::Linear(16, 4));
   }
@@ -343,7 +343,7 @@ TEST(Session, TrainsANetOverThreeTasksAsOneTaskWould) {
   InProcessTestCluster cluster;
   const auto train = [&](bool over_tasks) {
     torch::manual_seed(3);
-    auto net = std::make_shared<Net>();
+    auto net = std::make_shared<StagedNet>();
     if (over_tasks) {
       {
         DeviceScope on("/job:worker/task:1");

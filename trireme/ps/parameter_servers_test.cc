@@ -13,6 +13,7 @@
 #include "trireme/graph/variable.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/ps/test_servers.h"
+#include "trireme/testing/relative_distance.h"
 
 namespace trireme {
 namespace {
@@ -30,10 +31,6 @@ class ParameterServersTest : public testing::Test {
   TestServers cluster_{2};
   ParameterServers servers_;
 };
-
-double distance(const Tensor& a, const Tensor& b) {
-  return ((a - b).norm() / b.norm()).item<double>();
-}
 
 TEST_F(ParameterServersTest, AVariableIsReadAndChangedFromAnywhere) {
   auto scope = servers_.scope();
@@ -166,12 +163,12 @@ void expect_same_training(const ParameterServers& servers, const Options& option
   for (int i = 0; i < 20; ++i) {
     const Tensor x = torch::randn({8, 6}), y = torch::randint(3, {8});
     const Tensor local_loss = local_step(x, y), remote_loss = remote_step(x, y);
-    EXPECT_LT(distance(remote_loss, local_loss), 1e-4);
+    EXPECT_LT(relative_distance(remote_loss, local_loss), 1e-4);
   }
   const auto mine = track(here), theirs = track(there);
   for (size_t i = 0; i < mine.size(); ++i) {
     if (mine[i].read().is_floating_point()) {
-      EXPECT_LT(distance(theirs[i].read(), mine[i].read()), 1e-4) << mine[i].name();
+      EXPECT_LT(relative_distance(theirs[i].read(), mine[i].read()), 1e-4) << mine[i].name();
     } else {
       EXPECT_TRUE(theirs[i].read().equal(mine[i].read())) << mine[i].name();
     }
@@ -259,9 +256,9 @@ TEST_P(RowsTest, AnEmbeddingIsPulledAndPushedByRows) {
   const auto local_step = step_of(here, local), remote_step = step_of(there, *remote);
   for (int i = 0; i < 5; ++i) {
     const Tensor ids = torch::randint(0, 998, {3, 5}).index_fill_(0, torch::tensor({1}), -1 + i);
-    EXPECT_LT(distance(remote_step(ids), local_step(ids)), 1e-6);
+    EXPECT_LT(relative_distance(remote_step(ids), local_step(ids)), 1e-6);
   }
-  EXPECT_LT(distance(track(there)[0].read(), track(here)[0].read()), 1e-6);
+  EXPECT_LT(relative_distance(track(there)[0].read(), track(here)[0].read()), 1e-6);
 }
 
 TEST_P(RowsTest, TheSumOfReplicasIsPushedByRows) {
@@ -288,7 +285,7 @@ TEST_P(RowsTest, TheSumOfReplicasIsPushedByRows) {
     local_step(ids);
     remote_step(ids);
   }
-  EXPECT_LT(distance(track(there)[0].read(), track(here)[0].read()), 1e-6);
+  EXPECT_LT(relative_distance(track(there)[0].read(), track(here)[0].read()), 1e-6);
 }
 
 INSTANTIATE_TEST_SUITE_P(Gradients, RowsTest, testing::Bool(),

@@ -10,6 +10,7 @@
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/schedule.h"
 #include "trireme/ps/test_servers.h"
+#include "trireme/testing/relative_distance.h"
 
 namespace trireme {
 namespace {
@@ -19,7 +20,7 @@ using Tensors = std::vector<Tensor>;
 namespace o = torch::optim;
 
 constexpr int kSteps = 100;
-constexpr uint64_t kOrigin = 5;
+constexpr uint64_t kOptimizerOrigin = 5;
 
 Tensors initial_values() {
   torch::manual_seed(1);
@@ -29,10 +30,6 @@ Tensors initial_values() {
 Tensor recorded_gradient(int step, const Tensor& like) {
   torch::Generator generator = at::detail::createCPUGenerator(step * 31 + like.numel());
   return torch::randn(like.sizes(), generator, like.options());
-}
-
-double distance(const Tensor& a, const Tensor& b) {
-  return ((a - b).to(torch::kDouble).norm() / b.to(torch::kDouble).norm()).item<double>();
 }
 
 // The rule and rate schedule of a recipe, on servers.
@@ -53,7 +50,7 @@ class OnServers {
     }
     variables_ = value_or_throw(client_->create(made));
     throw_if_error(client_->set_optimizer(variables_, recipe.rule()));
-    throw_if_error(client_->begin_origin(kOrigin));
+    throw_if_error(client_->begin_origin(kOptimizerOrigin));
   }
 
   void push(const Tensors& gradients, std::optional<double> lr = std::nullopt) {
@@ -62,8 +59,8 @@ class OnServers {
       pushes.push_back(
           {.variable = variables_[i], .kind = Update::Kind::kGradient, .values = gradients[i]});
     }
-    throw_if_error(
-        client_->push(pushes, {.id = {kOrigin, sequence_, 0}, .watermark = sequence_, .lr = lr}));
+    throw_if_error(client_->push(
+        pushes, {.id = {kOptimizerOrigin, sequence_, 0}, .watermark = sequence_, .lr = lr}));
     ++sequence_;
   }
 
@@ -133,7 +130,7 @@ TEST(ServerOptimizer, EqualsTorchOver100StepsShardedAndNot) {
       }
       const Tensors result = ours.pull();
       for (size_t i = 0; i < result.size(); ++i) {
-        EXPECT_LE(distance(result[i], parameters[i].detach()), 1e-6)
+        EXPECT_LE(relative_distance(result[i], parameters[i].detach()), 1e-6)
             << pair.name << ", variable " << i << ", " << shards << " shards";
       }
     }
@@ -153,7 +150,7 @@ TEST(ServerOptimizer, FollowsASchedule) {
     theirs.step();
     ours.push({gradient}, schedule(step));
   }
-  EXPECT_LE(distance(ours.pull()[0], parameter.detach()), 1e-6);
+  EXPECT_LE(relative_distance(ours.pull()[0], parameter.detach()), 1e-6);
 }
 
 // Element by element, as the paper has it.
@@ -179,7 +176,7 @@ TEST(ServerOptimizer, FtrlEqualsAWrittenReference) {
     TestServers servers(2);
     OnServers ours(servers, {initial}, Ftrl({.lr = kLr, .l1 = kL1, .l2 = kL2}), shards);
     for (int step = 0; step < kSteps; ++step) ours.push({recorded_gradient(step, initial)});
-    EXPECT_LE(distance(ours.pull()[0], expected), 1e-6) << shards;
+    EXPECT_LE(relative_distance(ours.pull()[0], expected), 1e-6) << shards;
   }
 }
 
@@ -239,7 +236,7 @@ TEST(ServerOptimizer, SparseAdamEqualsAWrittenReference) {
     for (const Step& step : steps) {
       ours.push({torch::sparse_coo_tensor(step.ids.unsqueeze(0), step.rows, initial.sizes())});
     }
-    EXPECT_LE(distance(ours.pull()[0], expected), 1e-6) << shards;
+    EXPECT_LE(relative_distance(ours.pull()[0], expected), 1e-6) << shards;
   }
 }
 

@@ -24,16 +24,16 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-constexpr char kEcho[] = "/test.Test/Echo";
+constexpr char kLimitedEcho[] = "/test.Test/Echo";
 constexpr char kHold[] = "/test.Test/Hold";
 constexpr char kBig[] = "/test.Test/Big";
 constexpr char kPieces[] = "/test.Test/Pieces";
 constexpr int64_t kMiB = 1 << 20;
 
-class TestService final : public Service {
+class LimitedService final : public Service {
  public:
   std::vector<Method> methods() override {
-    return {{kEcho, Roles::all(), Repeats::kHarmless,
+    return {{kLimitedEcho, Roles::all(), Repeats::kHarmless,
              [](ServerCall call) { call.respond(std::move(call.request())); }},
             {kHold, Roles::all(), Repeats::kHarmless,
              [this](ServerCall call) {
@@ -88,15 +88,15 @@ class LimitsTest : public testing::Test {
  protected:
   void start(const ServerLimits& limits) {
     std::vector<std::unique_ptr<Service>> services;
-    services.push_back(std::make_unique<TestService>());
-    service_ = static_cast<TestService*>(services.back().get());
+    services.push_back(std::make_unique<LimitedService>());
+    service_ = static_cast<LimitedService*>(services.back().get());
     server_ = value_or_throw(RpcServer::start(
         {.address = "127.0.0.1:0", .task = "/job:ps/task:0", .incarnation = 1, .limits = limits},
         std::move(services)));
     channel_ = std::make_unique<Channel>(ChannelOptions{.address = server_->address()});
   }
 
-  TestService* service_ = nullptr;
+  LimitedService* service_ = nullptr;
   std::unique_ptr<RpcServer> server_;
   std::unique_ptr<Channel> channel_;
 };
@@ -181,7 +181,7 @@ TEST_F(LimitsTest, WhatIsDeclaredTooLargeIsRefusedBeforeMemoryIsTaken) {
   const std::string bytes = first_bytes(int64_t{10} << 30);
   const int64_t before = process_memory().resident;
   for (int i = 0; i < 20; ++i) {
-    RawStream stream(server_->address(), kEcho);
+    RawStream stream(server_->address(), kLimitedEcho);
     stream.write(bytes);
     const grpc::Status status = stream.finish();
     EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
@@ -193,27 +193,27 @@ TEST_F(LimitsTest, WhatIsDeclaredTooLargeIsRefusedBeforeMemoryIsTaken) {
 TEST_F(LimitsTest, WhatArrivesCountsUntilItIsWhole) {
   start({.connection_receive_bytes = 48 * kMiB, .receive_bytes = 64 * kMiB});
   {
-    RawStream first(server_->address(), kEcho);
+    RawStream first(server_->address(), kLimitedEcho);
     first.write(first_bytes(40 * kMiB));
     // The bytes of the first count as soon as they have arrived.
     absl::Status refused;
     const at::Tensor other = at::zeros({40 * kMiB}, at::kByte);
     for (const Time limit = after(seconds(20)); refused.ok() && Clock::real().now() < limit;) {
-      refused = channel_->call(kEcho, {"", {other}}, {.large_response = true}).status();
+      refused = channel_->call(kLimitedEcho, {"", {other}}, {.large_response = true}).status();
     }
     EXPECT_EQ(error_code(refused), ErrorCode::kResourceExhausted);
-    EXPECT_TRUE(channel_->call(kEcho, {"small ones always get through", {}}).ok());
+    EXPECT_TRUE(channel_->call(kLimitedEcho, {"small ones always get through", {}}).ok());
   }
   // The first gave up, so there is room again.
   absl::Status status = absl::UnknownError("");
   const at::Tensor other = at::zeros({40 * kMiB}, at::kByte);
   for (const Time limit = after(seconds(20)); !status.ok() && Clock::real().now() < limit;) {
-    status = channel_->call(kEcho, {"", {other}}, {.large_response = true}).status();
+    status = channel_->call(kLimitedEcho, {"", {other}}, {.large_response = true}).status();
   }
   EXPECT_TRUE(status.ok()) << status;
   // One after the other, any number may come.
   for (int i = 0; i < 4; ++i) {
-    EXPECT_TRUE(channel_->call(kEcho, {"", {other}}, {.large_response = true}).ok());
+    EXPECT_TRUE(channel_->call(kLimitedEcho, {"", {other}}, {.large_response = true}).ok());
   }
 }
 
@@ -236,14 +236,14 @@ TEST_F(LimitsTest, TooManyCallsAreRefused) {
     channel_->call(kHold, {}, {}, [answer](Response r) { answer->set_value(std::move(r)); });
   }
   ASSERT_TRUE(service_->wait_for_held(2));
-  const absl::Status status = channel_->call(kEcho, {}).status();
+  const absl::Status status = channel_->call(kLimitedEcho, {}).status();
   EXPECT_EQ(error_code(status), ErrorCode::kResourceExhausted);
   EXPECT_THAT(describe(status), HasSubstr("2 calls under way"));
   service_->release();
   for (auto& answer : answers) answer.get();
   absl::Status again = absl::UnknownError("");
   for (const Time limit = after(seconds(10)); !again.ok() && Clock::real().now() < limit;) {
-    again = channel_->call(kEcho, {}).status();
+    again = channel_->call(kLimitedEcho, {}).status();
   }
   EXPECT_TRUE(again.ok());
 }
@@ -254,19 +254,19 @@ TEST_F(LimitsTest, CallsBeyondThoseOfAConnectionWaitForTheirTurn) {
   for (int i = 0; i < 100; ++i) {
     auto answer = std::make_shared<std::promise<Response>>();
     answers.push_back(answer->get_future());
-    channel_->call(kEcho, {}, {}, [answer](Response r) { answer->set_value(std::move(r)); });
+    channel_->call(kLimitedEcho, {}, {}, [answer](Response r) { answer->set_value(std::move(r)); });
   }
   for (auto& answer : answers) EXPECT_TRUE(answer.get().ok());
 }
 
 TEST_F(LimitsTest, ACallerThatStopsSendingIsLetGo) {
   start({.transfer_time = milliseconds(300)});
-  RawStream silent(server_->address(), kEcho);
-  RawStream midway(server_->address(), kEcho);
+  RawStream silent(server_->address(), kLimitedEcho);
+  RawStream midway(server_->address(), kLimitedEcho);
   midway.write(first_bytes(40 * kMiB));
   EXPECT_EQ(silent.finish().error_code(), grpc::StatusCode::CANCELLED);
   EXPECT_EQ(midway.finish().error_code(), grpc::StatusCode::CANCELLED);
-  EXPECT_TRUE(channel_->call(kEcho, {}).ok());
+  EXPECT_TRUE(channel_->call(kLimitedEcho, {}).ok());
 }
 
 TEST_F(LimitsTest, ACallerThatDoesNotTakeItsAnswerIsLetGo) {
@@ -279,7 +279,7 @@ TEST_F(LimitsTest, ACallerThatDoesNotTakeItsAnswerIsLetGo) {
   // While it is served there is no room for another; then there is.
   bool refused = false, served = false;
   for (const Time limit = after(seconds(20)); !served && Clock::real().now() < limit;) {
-    const bool ok = channel_->call(kEcho, {}).ok();
+    const bool ok = channel_->call(kLimitedEcho, {}).ok();
     refused |= !ok;
     served = refused && ok;
   }

@@ -16,11 +16,11 @@ using std::chrono::hours;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-constexpr char kTask[] = "/job:ps/task:0";
+constexpr char kServer[] = "/job:ps/task:0";
 constexpr char kForAll[] = "/test.Test/ForAll";
 constexpr char kForChief[] = "/test.Test/ForChief";
 
-class TestService final : public Service {
+class RestrictedService final : public Service {
  public:
   std::vector<Method> methods() override {
     const Handler answer = [](ServerCall call) {
@@ -55,14 +55,14 @@ class TlsTest : public testing::Test {
 
   std::unique_ptr<RpcServer> start(const Credentials& credentials) {
     std::vector<std::unique_ptr<Service>> services;
-    services.push_back(std::make_unique<TestService>());
+    services.push_back(std::make_unique<RestrictedService>());
     return value_or_throw(RpcServer::start(
-        {.address = "127.0.0.1:0", .task = kTask, .incarnation = 1, .credentials = credentials},
+        {.address = "127.0.0.1:0", .task = kServer, .incarnation = 1, .credentials = credentials},
         std::move(services)));
   }
 
   static Response call(const RpcServer& server, const Credentials& credentials,
-                       const std::string& method = kForAll, const std::string& task = kTask) {
+                       const std::string& method = kForAll, const std::string& task = kServer) {
     Channel channel({.address = server.address(), .task = task, .credentials = credentials});
     return channel.call(method, {}, {.deadline = after(seconds(10))});
   }
@@ -155,12 +155,12 @@ TEST_F(TlsTest, AClientTurnsAwayFromAServerThatIsNotTheOneMeant) {
 TEST_F(TlsTest, ACallerCannotSayThatItIsAnother) {
   auto server = start(credentials("trireme://ps/0"));
   Channel honest({.address = server->address(),
-                  .task = kTask,
+                  .task = kServer,
                   .caller_task = "/job:worker/task:3",
                   .credentials = credentials("trireme://worker/3")});
   EXPECT_TRUE(honest.hello(after(seconds(10))).ok());
   Channel liar({.address = server->address(),
-                .task = kTask,
+                .task = kServer,
                 .caller_task = "/job:chief/task:0",
                 .credentials = credentials("trireme://worker/3")});
   EXPECT_EQ(error_code(liar.hello(after(seconds(10))).status()), ErrorCode::kPermissionDenied);

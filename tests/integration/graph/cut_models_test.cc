@@ -15,6 +15,7 @@
 #include "trireme/optim/optimizer.h"
 #include "trireme/runtime/session.h"
 #include "trireme/testing/in_process_test_cluster.h"
+#include "trireme/testing/relative_distance.h"
 
 namespace trireme {
 namespace {
@@ -22,14 +23,14 @@ namespace {
 using models::Model;
 using torch::Tensor;
 
-constexpr int kSteps = 20;
+constexpr int kCutSteps = 20;
 
-struct Case {
+struct CutCase {
   std::string model, optimizer;
   int tasks;
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const CutCase& c, std::ostream* out) {
   *out << c.model << " with " << c.optimizer << " over " << c.tasks << " tasks";
 }
 
@@ -40,7 +41,7 @@ struct Trained {
 };
 
 // On the tasks of the cluster, or without one in this program.
-Trained train(const Case& c, TestCluster* cluster) {
+Trained train(const CutCase& c, TestCluster* cluster) {
   int stages = 1;
   const auto scope_of = [&](int stage) -> std::shared_ptr<void> {
     if (cluster == nullptr) return nullptr;
@@ -80,7 +81,7 @@ Trained train(const Case& c, TestCluster* cluster) {
   if (cluster != nullptr) session.emplace(cluster->target({"worker", 0}));
   const std::vector<Tensor> initial = session ? session->run(read) : read();
   Trained trained;
-  for (int i = 0; i < kSteps; ++i) {
+  for (int i = 0; i < kCutSteps; ++i) {
     const auto [x, y] = model.batch(i);
     trained.losses.push_back(session ? session->run(step, x, y) : step(x, y));
   }
@@ -92,35 +93,29 @@ Trained train(const Case& c, TestCluster* cluster) {
   return trained;
 }
 
-double distance(const Tensor& a, const Tensor& b) {
-  const Tensor x = a.to(torch::kDouble), y = b.to(torch::kDouble);
-  const double norm = y.norm().item<double>(), difference = (x - y).norm().item<double>();
-  return difference == 0 ? 0 : difference / std::max(norm, 1e-30);
-}
-
-class CutModels : public testing::TestWithParam<Case> {};
+class CutModels : public testing::TestWithParam<CutCase> {};
 
 TEST_P(CutModels, TrainAsOnOneTask) {
   const Trained one = train(GetParam(), nullptr);
   InProcessTestCluster cluster({.workers = GetParam().tasks, .ps = 0});
   const Trained cut = train(GetParam(), &cluster);
   double worst = 0;
-  for (int i = 0; i < kSteps; ++i) {
-    const double off = distance(cut.losses[i], one.losses[i]);
+  for (int i = 0; i < kCutSteps; ++i) {
+    const double off = relative_distance(cut.losses[i], one.losses[i]);
     EXPECT_LE(off, 1e-6) << "loss of step " << i;
     worst = std::max(worst, off);
   }
   ASSERT_EQ(cut.state.size(), one.state.size());
   for (const auto& [name, tensor] : cut.state) {
     ASSERT_TRUE(one.state.contains(name)) << name;
-    const double off = distance(tensor, one.state.at(name));
+    const double off = relative_distance(tensor, one.state.at(name));
     EXPECT_LE(off, 1e-6) << name;
     worst = std::max(worst, off);
   }
   EXPECT_GT(cut.moved, 0);
   // Each task had its share.
   for (const TaskId& task : cluster.spec().all_tasks()) {
-    EXPECT_GT(cluster.describe(task).counters.at("step_operators_run"), 10u * kSteps) << task;
+    EXPECT_GT(cluster.describe(task).counters.at("step_operators_run"), 10u * kCutSteps) << task;
   }
   std::printf("  %-11s %-8s over %d tasks: %zu variables, %s (worst %.3g), loss %.4f -> %.4f\n",
               GetParam().model.c_str(), GetParam().optimizer.c_str(), GetParam().tasks,
@@ -130,10 +125,10 @@ TEST_P(CutModels, TrainAsOnOneTask) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, CutModels,
-    testing::Values(Case{"conv", "momentum", 2}, Case{"conv", "momentum", 3},
-                    Case{"conv", "adam", 2}, Case{"conv", "adam", 3},
-                    Case{"transformer", "momentum", 2}, Case{"transformer", "momentum", 3},
-                    Case{"transformer", "adam", 2}, Case{"transformer", "adam", 3}),
+    testing::Values(CutCase{"conv", "momentum", 2}, CutCase{"conv", "momentum", 3},
+                    CutCase{"conv", "adam", 2}, CutCase{"conv", "adam", 3},
+                    CutCase{"transformer", "momentum", 2}, CutCase{"transformer", "momentum", 3},
+                    CutCase{"transformer", "adam", 2}, CutCase{"transformer", "adam", 3}),
     [](const auto& info) {
       return absl::StrCat(info.param.model, "_", info.param.optimizer, "_", info.param.tasks);
     });

@@ -14,6 +14,7 @@
 #include "trireme/graph/variable_registry.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/tensor/codec.h"
+#include "trireme/testing/relative_distance.h"
 
 namespace trireme {
 namespace {
@@ -118,12 +119,6 @@ Elsewhere run_in_another_process(Training& training) {
   return elsewhere;
 }
 
-double distance(const Tensor& a, const Tensor& b) {
-  const Tensor x = a.to(torch::kDouble), y = b.to(torch::kDouble);
-  const double norm = y.norm().item<double>(), difference = (x - y).norm().item<double>();
-  return difference == 0 ? 0 : difference / std::max(norm, 1e-30);
-}
-
 class Models : public testing::TestWithParam<Case> {};
 
 TEST_P(Models, RunElsewhereEqualEager) {
@@ -140,10 +135,10 @@ TEST_P(Models, RunElsewhereEqualEager) {
   const Elsewhere elsewhere = run_in_another_process(captured);
   double worst = 0;
   for (int i = 0; i < kSteps; ++i) {
-    worst = std::max(worst, distance(elsewhere.losses[i], eager_losses[i]));
+    worst = std::max(worst, relative_distance(elsewhere.losses[i], eager_losses[i]));
   }
   for (const auto& [name, tensor] : elsewhere.state) {
-    const double off = distance(tensor, eager_state.at(name));
+    const double off = relative_distance(tensor, eager_state.at(name));
     EXPECT_LE(off, 1e-6) << name;
     worst = std::max(worst, off);
   }
@@ -186,11 +181,11 @@ TEST_P(Models, InDoubleEqualTorchOptim) {
   }
   const auto state = ours.state();
   for (const auto& parameter : theirs.module->named_parameters()) {
-    EXPECT_LE(distance(state.at(parameter.key()), parameter.value().detach()), 1e-9)
+    EXPECT_LE(relative_distance(state.at(parameter.key()), parameter.value().detach()), 1e-9)
         << parameter.key();
   }
   for (const auto& buffer : theirs.module->named_buffers()) {
-    EXPECT_LE(distance(state.at(buffer.key()), buffer.value()), 1e-9) << buffer.key();
+    EXPECT_LE(relative_distance(state.at(buffer.key()), buffer.value()), 1e-9) << buffer.key();
   }
 }
 

@@ -1,0 +1,161 @@
+// Workers that join, leave, are lost with every closure, or are slow. How soon that is noticed is
+// measured, so nothing runs beside these tests.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <torch/types.h>
+
+#include <atomic>
+#include <thread>
+
+#include "trireme/coordinator/cluster_coordinator.h"
+#include "trireme/graph/function.h"
+#include "trireme/graph/variable.h"
+#include "trireme/testing/process_cluster.h"
+
+namespace trireme {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+using torch::Tensor;
+
+class WorkersComeAndGo : public testing::Test {
+ protected:
+  WorkerState state_of(int worker) const {
+    for (const WorkerState& state : coordinator_->workers()) {
+      if (state.task.index == worker) return state;
+    }
+    return {};
+  }
+
+  void start(ProcessCluster& cluster, const std::vector<int>& workers) {
+    strategy_.emplace(Cluster(cluster.spec_with_workers(workers)));
+    const auto scope = strategy_->scope();
+    count_.emplace("count", torch::zeros({}, torch::kInt64));
+    coordinator_ = std::make_unique<ClusterCoordinator>(*strategy_);
+  }
+
+  const Function<Tensor(const Tensor&)> add_ =
+      function("add", std::function<Tensor(const Tensor&)>([this](const Tensor& x) {
+                 count_->assign_add(torch::ones({}, torch::kInt64));
+                 return x.matmul(x).sum();
+               }),
+               {});
+  std::optional<ParameterServerStrategy> strategy_;
+  std::optional<Variable> count_;
+  std::unique_ptr<ClusterCoordinator> coordinator_;
+};
+
+TEST_F(WorkersComeAndGo, AnAddedWorkerHasClosuresWithinTwoSecondsOfBeingUp) {
+  ProcessCluster cluster({{.workers = 2, .ps = 1, .start = false}});
+  cluster.start({"ps", 0});
+  cluster.start({"worker", 0});
+  start(cluster, {0});
+  const Tensor work = torch::ones({150, 150});
+  int64_t scheduled = 0;
+  const auto keep_busy = [&] {
+    int64_t done = 0;
+    for (const WorkerState& state : coordinator_->workers()) done += state.closures_done;
+    for (; scheduled - done < 500; ++scheduled) coordinator_->schedule(add_, work);
+  };
+  keep_busy();
+  coordinator_->update_workers(cluster.spec_with_workers({0, 1}));
+  keep_busy();
+  EXPECT_FALSE(state_of(1).up);
+  cluster.start({"worker", 1});
+  cluster.wait_until_up({"worker", 1});
+  const Time limit = after(seconds(2));
+  while (state_of(1).closures_done == 0 && Clock::real().now() < limit) {
+    keep_busy();
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_GT(state_of(1).closures_done, 0u);
+  // The first one leaves, and nothing is lost or done twice.
+  coordinator_->update_workers(cluster.spec_with_workers({1}));
+  coordinator_->join();
+  EXPECT_EQ(count_->read().item<int64_t>(), scheduled);
+}
+
+TEST_F(WorkersComeAndGo, AWorkerThatIsLostWithEveryClosureIsSetAsideAndNamed) {
+  ProcessCluster cluster({{.workers = 1, .ps = 1}});
+  start(cluster, {0});
+  const auto long_one = function("long_one", [](const Tensor& x) {
+    Tensor y = x;
+    for (int i = 0; i < 200; ++i) y = y.matmul(x) / 400;
+    return y;
+  });
+  const Tensor work = torch::ones({400, 400});
+  long_one.graph(work);
+  testing::internal::CaptureStderr();
+  const RemoteValue value = coordinator_->schedule(long_one, work);
+  const Time limit = after(seconds(60));
+  for (int i = 0; i < 4; ++i) {
+    while (state_of(0).closures_there == 0 && Clock::real().now() < limit) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    cluster.kill({"worker", 0});
+    cluster.start({"worker", 0});
+    while (state_of(0).losses <= static_cast<uint64_t>(i) && Clock::real().now() < limit) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+  EXPECT_EQ(value.tensor().sizes(), work.sizes());
+  const std::string log = testing::internal::GetCapturedStderr();
+  for (const char* wait : {"set aside for 1 s", "set aside for 2 s"}) {
+    EXPECT_THAT(log, HasSubstr(wait));
+  }
+  EXPECT_THAT(log, HasSubstr("/job:worker/task:0 was lost 3 times without having run a closure of "
+                             "function 'long_one'"));
+}
+
+// Lets a process run a twentieth of the time, however late this thread is woken itself.
+class Throttle {
+ public:
+  explicit Throttle(pid_t pid) : pid_(pid), thread_([this] { run(); }) {}
+  ~Throttle() {
+    stop_ = true;
+    thread_.join();
+    kill(pid_, SIGCONT);
+  }
+
+ private:
+  void run() {
+    while (!stop_) {
+      kill(pid_, SIGCONT);
+      const Time began = Clock::real().now();
+      std::this_thread::sleep_for(milliseconds(5));
+      kill(pid_, SIGSTOP);
+      std::this_thread::sleep_for(19 * (Clock::real().now() - began));
+    }
+  }
+
+  const pid_t pid_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+// F10
+TEST_F(WorkersComeAndGo, AWorkerAtFivePercentOfACoreIsNamedWithinThreeSteps) {
+  ProcessCluster cluster({{.workers = 2, .ps = 1}});
+  start(cluster, {0, 1});
+  const Tensor work = torch::ones({1000, 1000});  // some 30 ms
+  for (int i = 0; i < 20; ++i) coordinator_->schedule(add_, work);
+  coordinator_->join();
+  EXPECT_FALSE(state_of(1).slow);
+  const uint64_t before = state_of(1).closures_done;
+  const Throttle throttle(cluster.pid({"worker", 1}));
+  const Time limit = after(seconds(60));
+  while (!state_of(1).slow && Clock::real().now() < limit) {
+    for (int i = 0; i < 4; ++i) coordinator_->schedule(add_, work);
+    coordinator_->join();
+  }
+  EXPECT_TRUE(state_of(1).slow);
+  EXPECT_FALSE(state_of(0).slow);
+  // Those in flight when the throttle came down ran at full speed, and count for none.
+  EXPECT_LE(state_of(1).closures_done - before, 3u + 1);
+}
+
+}  // namespace
+}  // namespace trireme
