@@ -21,7 +21,7 @@
 
 #include "bench/anchors/bare_grpc.h"
 #include "trireme/coordinator/cluster_coordinator.h"
-#include "trireme/graph/variable.h"
+#include "trireme/function/variable.h"
 
 namespace trireme::bench {
 namespace {

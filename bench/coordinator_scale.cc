@@ -30,7 +30,7 @@
 #include "trireme/base/file_limit.h"
 #include "trireme/base/status.h"
 #include "trireme/coordinator/cluster_coordinator.h"
-#include "trireme/graph/variable.h"
+#include "trireme/function/variable.h"
 #include "trireme/runtime/task_server.h"
 #include "trireme/server/services.h"
 

@@ -19,11 +19,11 @@
 #include "tests/integration/graph/models.h"
 #include "trireme/base/machine.h"
 #include "trireme/base/status.h"
-#include "trireme/graph/branch_tuner.h"
-#include "trireme/graph/function.h"
+#include "trireme/exec/branch_tuner.h"
+#include "trireme/exec/random.h"
+#include "trireme/exec/replay.h"
+#include "trireme/function/function.h"
 #include "trireme/graph/graph_file.h"
-#include "trireme/graph/random.h"
-#include "trireme/graph/replay.h"
 #include "trireme/optim/optimizer.h"
 
 namespace trireme {
@@ -120,9 +120,11 @@ void measure_branches(const std::string& name, int rounds, double seconds) {
   Training training(name.substr(9));
   const auto plan = training.step.graph(training.batch.x, training.batch.y).plan();
   const std::vector<Tensor> variables = variables_of(training, *plan);
+  internal::BranchTuner tuner;
   const auto run = [&](const internal::BranchSchedule* schedule) {
     internal::ReplayOptions options;
     options.schedule = schedule;
+    options.tuner = &tuner;
     value_or_throw(internal::replay(*plan, {training.batch.x, training.batch.y}, variables,
                                     internal::make_step_generator(0, 0), options));
   };
@@ -130,7 +132,7 @@ void measure_branches(const std::string& name, int rounds, double seconds) {
       internal::schedule_branches(*plan, std::vector<double>(plan->nodes.size()), 1);
   for (int i = 0; i < kWarmUp; ++i) run(nullptr);
   std::fprintf(stderr, "%s: %s\n", name.c_str(),
-               plan->branches->uses_branches() ? "in branches" : "in captured order");
+               tuner.uses_branches() ? "in branches" : "in captured order");
   measure_in_turns(
       name, rounds, seconds, [&] { run(nullptr); }, [&] { run(&one_lane); });
 }

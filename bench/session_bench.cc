@@ -23,7 +23,7 @@
 
 #include "bench/anchors/bare_grpc.h"
 #include "trireme/base/error.h"
-#include "trireme/graph/device_scope.h"
+#include "trireme/capture/device_scope.h"
 #include "trireme/runtime/session.h"
 
 namespace trireme::bench {

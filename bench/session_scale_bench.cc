@@ -18,8 +18,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
-#include "trireme/graph/device_scope.h"
-#include "trireme/graph/function.h"
+#include "trireme/capture/device_scope.h"
+#include "trireme/function/function.h"
 #include "trireme/runtime/server_service.h"
 #include "trireme/runtime/session.h"
 #include "trireme/server/in_process_cluster.h"

@@ -12,7 +12,7 @@
 #include "trireme/base/status.h"
 #include "trireme/base/subprocess.h"
 #include "trireme/coordinator/cluster_coordinator.h"
-#include "trireme/graph/variable.h"
+#include "trireme/function/variable.h"
 #include "trireme/rpc/temporary_folder.h"
 #include "trireme/runtime/cluster_status.h"
 #include "trireme/testing/process_cluster.h"

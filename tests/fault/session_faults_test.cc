@@ -9,7 +9,7 @@
 #include <random>
 
 #include "trireme/base/status.h"
-#include "trireme/graph/device_scope.h"
+#include "trireme/capture/device_scope.h"
 #include "trireme/rpc/fault_injector.h"
 #include "trireme/rpc/port_reservation.h"
 #include "trireme/runtime/session.h"

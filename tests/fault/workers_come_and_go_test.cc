@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "trireme/coordinator/cluster_coordinator.h"
-#include "trireme/graph/function.h"
-#include "trireme/graph/variable.h"
+#include "trireme/function/function.h"
+#include "trireme/function/variable.h"
 #include "trireme/testing/process_cluster.h"
 
 namespace trireme {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/graph/function.h"
+#include "trireme/function/function.h"
 #include "trireme/optim/optimizer.h"
 
 // Handwritten digits, 8 x 8 pixels each, and a net that tells them apart.

@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "tests/integration/commands.h"
 #include "tests/integration/digits.h"
-#include "trireme/graph/module.h"
+#include "trireme/function/module.h"
 #include "trireme/ps/parameter_servers.h"
 #include "trireme/testing/process_cluster.h"
 

@@ -10,7 +10,7 @@
 
 #include "trireme/base/status.h"
 #include "trireme/base/subprocess.h"
-#include "trireme/graph/function.h"
+#include "trireme/function/function.h"
 #include "trireme/graph/plan.h"
 #include "trireme/runtime/session.h"
 #include "trireme/testing/error_of.h"

@@ -15,9 +15,9 @@
 #include <thread>
 
 #include "trireme/base/machine.h"
+#include "trireme/capture/device_scope.h"
 #include "trireme/coordinator/cluster_coordinator.h"
-#include "trireme/graph/device_scope.h"
-#include "trireme/graph/function.h"
+#include "trireme/function/function.h"
 #include "trireme/runtime/session.h"
 #include "trireme/testing/process_cluster.h"
 #include "trireme/testing/setting.h"

@@ -7,9 +7,9 @@
 #include <cstdio>
 #include <string>
 
+#include "trireme/capture/device_scope.h"
 #include "trireme/coordinator/cluster_coordinator.h"
-#include "trireme/graph/device_scope.h"
-#include "trireme/graph/function.h"
+#include "trireme/function/function.h"
 #include "trireme/runtime/session.h"
 
 namespace tr = trireme;

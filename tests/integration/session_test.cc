@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "trireme/base/status.h"
-#include "trireme/graph/device_scope.h"
-#include "trireme/graph/module.h"
+#include "trireme/capture/device_scope.h"
+#include "trireme/function/module.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/ps/parameter_servers.h"
 #include "trireme/testing/error_of.h"

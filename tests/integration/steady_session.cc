@@ -5,7 +5,7 @@
 #include <csignal>
 #include <cstdio>
 
-#include "trireme/graph/function.h"
+#include "trireme/function/function.h"
 #include "trireme/runtime/session.h"
 
 namespace {

@@ -19,7 +19,7 @@
 #include "trireme/coordinator/closure.h"
 #include "trireme/coordinator/native_function.h"
 #include "trireme/data/element.h"
-#include "trireme/graph/draws.h"
+#include "trireme/function/draws.h"
 #include "trireme/ps/step_program.h"
 
 namespace trireme::internal {

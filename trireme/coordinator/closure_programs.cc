@@ -5,11 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/capture/variable_registry.h"
 #include "trireme/coordinator/closures.pb.h"
 #include "trireme/coordinator/element_shapes.h"
-#include "trireme/graph/cutter.h"
 #include "trireme/graph/graph_file.h"
-#include "trireme/graph/variable_registry.h"
+#include "trireme/placement/cutter.h"
 
 namespace trireme::internal {
 namespace {

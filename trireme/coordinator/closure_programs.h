@@ -12,7 +12,7 @@
 #include "trireme/base/mutex.h"
 #include "trireme/coordinator/closure.h"
 #include "trireme/coordinator/closures.pb.h"
-#include "trireme/graph/function.h"
+#include "trireme/function/function.h"
 #include "trireme/graph/graph_file.h"
 #include "trireme/ps/parameter_server_home.h"
 

@@ -22,7 +22,7 @@
 #include "trireme/coordinator/worker_state.h"
 #include "trireme/data/dataset.h"
 #include "trireme/data/input_context.h"
-#include "trireme/graph/function.h"
+#include "trireme/function/function.h"
 #include "trireme/strategy/parameter_server_strategy.h"
 
 namespace trireme {

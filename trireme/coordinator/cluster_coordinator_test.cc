@@ -7,8 +7,8 @@
 #include <future>
 
 #include "trireme/base/logging.h"
-#include "trireme/graph/function.h"
-#include "trireme/graph/variable.h"
+#include "trireme/function/function.h"
+#include "trireme/function/variable.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/testing/error_of.h"
 #include "trireme/testing/in_process_test_cluster.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/graph/function.h"
+#include "trireme/function/function.h"
 
 namespace trireme {
 namespace internal {

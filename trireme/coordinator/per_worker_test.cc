@@ -8,7 +8,7 @@
 
 #include "trireme/base/status.h"
 #include "trireme/coordinator/cluster_coordinator.h"
-#include "trireme/graph/variable.h"
+#include "trireme/function/variable.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/testing/error_of.h"
 #include "trireme/testing/in_process_test_cluster.h"

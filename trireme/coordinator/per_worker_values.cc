@@ -2,9 +2,9 @@
 
 #include <ATen/ops/zeros_like.h>
 
+#include "trireme/capture/device_scope.h"
 #include "trireme/coordinator/worker_resource.h"
-#include "trireme/graph/device_scope.h"
-#include "trireme/graph/function.h"
+#include "trireme/function/function.h"
 
 namespace trireme::internal {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/graph/structure.h"
+#include "trireme/function/structure.h"
 
 namespace trireme {
 

@@ -10,7 +10,7 @@
 #include "trireme/coordinator/element_shapes.h"
 #include "trireme/coordinator/user_code.h"
 #include "trireme/data/dataset_data.h"
-#include "trireme/graph/cutter.h"
+#include "trireme/placement/cutter.h"
 #include "trireme/rpc/async_hello.h"
 #include "trireme/rpc/timer.h"
 

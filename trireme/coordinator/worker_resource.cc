@@ -4,7 +4,7 @@
 #include <atomic>
 #include <tuple>
 
-#include "trireme/graph/device_scope.h"
+#include "trireme/capture/device_scope.h"
 
 namespace trireme::internal {
 

@@ -3,11 +3,11 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/mutex.h"
 #include "trireme/base/status.h"
+#include "trireme/capture/device_scope.h"
 #include "trireme/data/dataset_step.h"
 #include "trireme/data/stream.h"
-#include "trireme/graph/device_scope.h"
+#include "trireme/exec/random.h"
 #include "trireme/graph/graph_file.h"
-#include "trireme/graph/random.h"
 
 namespace trireme {
 namespace {

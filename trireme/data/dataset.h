@@ -14,7 +14,7 @@
 
 #include "trireme/data/element.h"
 #include "trireme/data/iterator.h"
-#include "trireme/graph/function.h"
+#include "trireme/function/function.h"
 
 namespace trireme {
 namespace internal {

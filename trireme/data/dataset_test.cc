@@ -15,8 +15,8 @@
 #include <numeric>
 
 #include "trireme/base/error.h"
-#include "trireme/graph/random.h"
-#include "trireme/graph/variable.h"
+#include "trireme/exec/random.h"
+#include "trireme/function/variable.h"
 
 namespace trireme {
 namespace {

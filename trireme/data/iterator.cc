@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
-#include "trireme/graph/device_scope.h"
-#include "trireme/graph/function.h"
+#include "trireme/capture/device_scope.h"
+#include "trireme/function/function.h"
 
 namespace trireme {
 namespace {

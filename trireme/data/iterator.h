@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "trireme/data/element.h"
-#include "trireme/graph/structure.h"
+#include "trireme/function/structure.h"
 
 namespace trireme {
 

@@ -13,11 +13,11 @@
 #include <thread>
 
 #include "trireme/base/status.h"
+#include "trireme/capture/device_scope.h"
 #include "trireme/data/dataset.h"
-#include "trireme/graph/device_scope.h"
+#include "trireme/exec/replay.h"
+#include "trireme/function/variable.h"
 #include "trireme/graph/plan.h"
-#include "trireme/graph/replay.h"
-#include "trireme/graph/variable.h"
 #include "trireme/testing/error_of.h"
 
 namespace trireme {

@@ -7,14 +7,15 @@
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
-#include "trireme/graph/random.h"
-#include "trireme/graph/replay.h"
+#include "trireme/exec/random.h"
+#include "trireme/exec/replay.h"
 
 // Up to the first batch or map, elements are rows of the source, and what passes through the steps
 // are their numbers: shuffling moves numbers, and a batch is one view or one gather.
@@ -163,7 +164,10 @@ class Mapped : public Stream<Element> {
     at::Generator generator;
     if (plan->graph->def.random()) generator = make_step_generator(seed_, number_);
     ++number_;
-    TRIREME_ASSIGN_OR_RETURN(Element mapped, replay(*plan, *element, {}, std::move(generator)));
+    ReplayOptions options;
+    options.tuner = &tuners_[plan];
+    TRIREME_ASSIGN_OR_RETURN(Element mapped,
+                             replay(*plan, *element, {}, std::move(generator), options));
     // The steps after this one rely on what its graph says of shapes, and on usual strides.
     const ElementSpec spec = spec_of(mapped);
     if (std::find(step_->specs.begin(), step_->specs.end(), spec) == step_->specs.end()) {
@@ -191,6 +195,7 @@ class Mapped : public Stream<Element> {
   const std::unique_ptr<Stream<Element>> input_;
   const uint64_t seed_;
   uint64_t number_ = 0;
+  std::map<const Plan*, BranchTuner> tuners_;
 };
 
 // Holds some items and gives any of them.

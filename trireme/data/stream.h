@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "trireme/data/dataset_step.h"
-#include "trireme/graph/draws.h"
+#include "trireme/function/draws.h"
 
 namespace trireme::internal {
 

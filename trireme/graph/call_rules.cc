@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "trireme/graph/guard_checks.h"
+#include "trireme/graph/guards.h"
 #include "trireme/graph/operators.h"
 
 namespace trireme::internal {

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "trireme/graph/guards.h"
+#include "trireme/graph/guard.h"
 
 // Rules for the arguments of an operator, enforced before its kernel sees them, so that none of
 // them leads the kernel out of its memory.

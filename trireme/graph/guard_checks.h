@@ -5,13 +5,11 @@
 
 #include <cstdint>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "trireme/base/error.h"
-#include "trireme/graph/guards.h"
 
 // What guards are written with: each throws Error, with the argument's name, unless it holds.
 namespace trireme::internal {
@@ -67,9 +65,5 @@ inline void require_range(const at::Tensor& indices, int64_t low, int64_t high, 
   refuse(absl::StrCat("'", name, "' holds ", least.item<int64_t>(), " to ", most.item<int64_t>(),
                       "; all must be at least ", low, " and less than ", high));
 }
-
-// The guards of guards_layers.cc and guards_numbers.cc, by operator.
-const std::unordered_map<std::string, Guard>& layer_guards();
-const std::unordered_map<std::string, Guard>& number_guards();
 
 }  // namespace trireme::internal

@@ -12,6 +12,8 @@
 #include <unordered_map>
 
 #include "trireme/graph/guard_checks.h"
+#include "trireme/graph/guards_layers.h"
+#include "trireme/graph/guards_numbers.h"
 
 namespace trireme::internal {
 namespace {

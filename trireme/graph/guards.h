@@ -1,9 +1,10 @@
 #pragma once
 
-#include <ATen/core/ivalue.h>
-#include <c10/util/ArrayRef.h>
+#include <ATen/core/Tensor.h>
 
 #include <string>
+
+#include "trireme/graph/guard.h"
 
 // Some kernels of LibTorch trust their caller: autograd gives a backward kernel the indices and
 // statistics that the forward kernel made, so it does not look at them. A graph may come from
@@ -11,9 +12,6 @@
 // was found by running them on spoiled arguments, with every tensor between unmapped pages
 // (docs/decisions/operators-in-graphs.md).
 namespace trireme::internal {
-
-// Throws Error with what is wrong with the arguments.
-using Guard = void (*)(c10::ArrayRef<c10::IValue> arguments);
 
 // For an operator's name without overload ("aten::nll_loss_backward"); null if it needs none.
 Guard find_guard(const std::string& name);

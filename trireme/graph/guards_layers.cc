@@ -1,5 +1,5 @@
-// Guards of kernels that take a whole layer's or optimizer's tensors and believe that they belong
-// together.
+#include "trireme/graph/guards_layers.h"
+
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
 #include <ATen/ops/mkldnn_rnn_layer.h>
@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
-#include <unordered_map>
 
 #include "trireme/base/mutex.h"
 #include "trireme/graph/guard_checks.h"

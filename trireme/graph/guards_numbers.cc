@@ -1,5 +1,5 @@
-// Guards of kernels that follow the numbers in their arguments: into a division that the processor
-// cannot do, into a loop that does not end, or out of their memory.
+#include "trireme/graph/guards_numbers.h"
+
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/any.h>
 #include <ATen/ops/eq.h>
@@ -12,7 +12,6 @@
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <unordered_map>
 
 #include "trireme/graph/guard_checks.h"
 

@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "trireme/base/status.h"
-#include "trireme/graph/variable_home.h"
 
 namespace trireme::internal {
 namespace {
@@ -352,15 +351,6 @@ void register_own_operators() {
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(push_gradient_here)));
     return made;
   }();
-}
-
-void record_gradient(const at::Tensor& variable, const at::Tensor& gradient, const at::Tensor& lr) {
-  register_own_operators();
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("trireme::push_gradient", "")
-          .typed<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
-  op.call(variable, gradient, lr);
 }
 
 }  // namespace trireme::internal

@@ -10,8 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
-#include "trireme/graph/branch_tuner.h"
-#include "trireme/graph/kernels.h"
 #include "trireme/graph/operators.h"
 
 namespace trireme::internal {
@@ -46,7 +44,6 @@ class Compiler {
       : data_(*graph), def_(graph->def), aliases_(std::min(def_.values_size(), kMostValues)) {
     plan_ = std::make_shared<Plan>();
     plan_->graph = std::move(graph);
-    plan_->branches = std::make_shared<BranchTuner>();
   }
 
   absl::StatusOr<std::shared_ptr<const Plan>> compile() {
@@ -509,7 +506,6 @@ class Compiler {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Plan>> compile(std::shared_ptr<const GraphData> graph) {
-  prepare_kernels();
   return Compiler(std::move(graph)).compile();
 }
 

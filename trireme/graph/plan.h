@@ -57,10 +57,8 @@ struct SendPlan {
   int64_t variable = -1;  // whose memory it shares
 };
 
-class BranchTuner;
-
 // A graph that has been checked against the operators' schemas, ready to run. Immutable, so that
-// many runs may share it; `branches` learns from them how to run it.
+// many runs may share it.
 struct Plan {
   std::shared_ptr<const GraphData> graph;
   std::vector<NodePlan> nodes;
@@ -75,7 +73,6 @@ struct Plan {
   std::vector<uint32_t>
       storages;                 // per value, a number that all values which may share memory have
   std::vector<SendPlan> sends;  // by `after`
-  std::shared_ptr<BranchTuner> branches;
 };
 
 // Checks everything that a file or a peer may have got wrong: operators, argument types, order,

@@ -3,18 +3,14 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/version.h>
 
 #include <cstring>
 
 #include "trireme/base/status.h"
-#include "trireme/graph/function.h"
 #include "trireme/graph/graph.h"
 #include "trireme/graph/graph_file.h"
 #include "trireme/graph/operators.h"
-#include "trireme/graph/random.h"
-#include "trireme/graph/replay.h"
-#include "trireme/graph/variable.h"
+#include "trireme/graph/small_graph.h"
 
 namespace trireme::internal {
 namespace {
@@ -22,56 +18,11 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// y = relu(x + 2 * c): a graph by hand, for tests that then spoil it.
-GraphData small_graph() {
-  GraphData data;
-  proto::GraphDef& def = data.def;
-  def.set_name("small");
-  def.set_format(1);
-  def.set_torch_version(TORCH_VERSION);
-  def.set_inputs(1);
-  const auto add_value = [&](proto::Value::Source source) {
-    proto::Value* value = def.add_values();
-    value->set_source(source);
-    value->mutable_type()->set_dtype(static_cast<int>(at::kFloat));
-    value->mutable_type()->add_sizes(2);
-    value->mutable_type()->add_strides(1);
-  };
-  add_value(proto::Value::INPUT);
-  add_value(proto::Value::CONSTANT);
-  add_value(proto::Value::RESULT);
-  add_value(proto::Value::RESULT);
-  *def.add_constants()->mutable_type() = def.values(1).type();
-  data.constants.push_back(at::full({2}, 3.0f));
-  proto::Node* sum = def.add_nodes();
-  sum->set_op("aten::add.Tensor");
-  sum->add_arguments()->set_value(0);
-  sum->add_arguments()->set_value(1);
-  sum->add_arguments()->set_number(2);
-  sum->add_results()->set_value(2);
-  proto::Node* relu = def.add_nodes();
-  relu->set_op("aten::relu");
-  relu->add_arguments()->set_value(2);
-  relu->add_results()->set_value(3);
-  def.add_outputs(3);
-  return data;
-}
-
-absl::StatusOr<std::shared_ptr<const Plan>> compile_copy(const GraphData& data) {
-  return compile(std::make_shared<GraphData>(data));
-}
-
 std::string refusal(const std::function<void(proto::GraphDef&)>& spoil) {
   GraphData data = small_graph();
   spoil(data.def);
   const auto plan = compile_copy(data);
   return plan.ok() ? "accepted" : describe(plan.status());
-}
-
-TEST(Plan, RunsWhatTheGraphSays) {
-  const auto plan = value_or_throw(compile_copy(small_graph()));
-  const auto outputs = value_or_throw(replay(*plan, {at::full({2}, -5.0f)}, {}, {}));
-  EXPECT_TRUE(outputs[0].equal(at::full({2}, 1.0f)));
 }
 
 TEST(Plan, RefusesOperatorsThatAreUnknownOrNotOnTheList) {
@@ -123,63 +74,6 @@ TEST(Plan, RefusesCyclesAndNumbersOutOfRange) {
               HasSubstr("dtype 500"));
   EXPECT_THAT(refusal([](auto& def) { def.set_format(2); }), HasSubstr("format 2"));
   EXPECT_THAT(refusal([](auto& def) { def.set_inputs(4000000000u); }), HasSubstr("inputs"));
-}
-
-// The graph with a word for each value that once said whose memory it shares: its own.
-std::shared_ptr<const Plan> compile_with_claims(const GraphData& data) {
-  auto claimed = std::make_shared<GraphData>(data);
-  for (int i = 0; i < claimed->def.values_size(); ++i) {
-    proto::Value* value = claimed->def.mutable_values(i);
-    value->GetReflection()->MutableUnknownFields(value)->AddVarint(4, i);
-  }
-  std::string bytes = claimed->def.SerializeAsString();
-  EXPECT_TRUE(claimed->def.ParseFromString(bytes));
-  return value_or_throw(compile(claimed));
-}
-
-TEST(Plan, MemoryIsSharedAsOperatorsDoAndNotAsAGraphClaims) {
-  using Body = std::function<at::Tensor(const at::Tensor&)>;
-  for (const Body& view :
-       std::vector<Body>{[](const at::Tensor& t) {
-                           return at::_unsafe_view(t, {2, 2});
-                         },
-                         [](const at::Tensor& t) { return at::unsafe_split(t, 2)[0]; },
-                         [](const at::Tensor& t) {
-                           return at::unsafe_split_with_sizes(t, {3, 1})[1];
-                         }}) {
-    const Variable variable("shared", at::zeros({4}), {.trainable = false});
-    const auto captured = function("write", [&] {
-                            const at::NoGradGuard no_gradients;
-                            at::Tensor part = view(variable.read());
-                            return part.add_(1).sum();
-                          }).graph();
-    const auto plan = compile_with_claims(*captured.plan()->graph);
-    EXPECT_TRUE(plan->variable_written[0]);
-    for (const NodePlan& node : plan->nodes) {
-      if (node.op.operator_name().name != "aten::add_") continue;
-      EXPECT_THAT(node.variables, testing::ElementsAre(testing::Pair(0u, true)));
-    }
-    // A value that is sent is copied if something writes to its memory later.
-    auto data = GraphData(*function("send",
-                                    [&](const at::Tensor& x) {
-                                      const at::NoGradGuard no_gradients;
-                                      at::Tensor base = x * 2;
-                                      const at::Tensor part = view(base) * 1;
-                                      base.add_(1);
-                                      return part + base.sum();
-                                    })
-                               .graph(at::ones({4}))
-                               .plan()
-                               ->graph);
-    proto::Send* send = data.def.add_sends();
-    send->set_to("/job:worker/task:1");
-    send->set_value(data.def.nodes(1).results(0).has_values()
-                        ? data.def.nodes(1).results(0).values().ids(0)
-                        : data.def.nodes(1).results(0).value());
-    if (send->value() < 0) send->set_value(data.def.nodes(1).results(0).values().ids(1));
-    send->set_after(2);
-    EXPECT_TRUE(compile_with_claims(data)->sends[0].copied);
-  }
 }
 
 TEST(Plan, OverloadsAreOnTheListOneByOne) {
@@ -235,57 +129,6 @@ TEST(GraphFile, RefusesWhatIsDamaged) {
   mismatched.def.mutable_constants(0)->mutable_type()->set_dtype(static_cast<int>(at::kDouble));
   EXPECT_THAT(describe(decode_graph(value_or_throw(encode_graph(mismatched))).status()),
               HasSubstr("constant 0 is not what the graph says"));
-}
-
-TEST(Replay, NamesTheOperatorThatFails) {
-  const auto plan = value_or_throw(compile_copy(small_graph()));
-  const auto failed = replay(*plan, {at::zeros({3})}, {}, {});
-  EXPECT_THAT(describe(failed.status()),
-              AllOf(HasSubstr("graph 'small'"), HasSubstr("operator 'aten::add.Tensor' (node 0)"),
-                    HasSubstr("size of tensor a (3)")));
-  EXPECT_THAT(describe(replay(*plan, {}, {}, {}).status()), HasSubstr("takes 1 inputs and got 0"));
-}
-
-TEST(Replay, StopsBeforeTheNextOperator) {
-  const auto plan = value_or_throw(compile_copy(small_graph()));
-  std::stop_source source;
-  source.request_stop();
-  ReplayOptions options;
-  options.stop = source.get_token();
-  EXPECT_EQ(error_code(replay(*plan, {at::zeros({2})}, {}, {}, options).status()),
-            ErrorCode::kCancelled);
-}
-
-TEST(Replay, NamesTheFirstOperatorThatMakesANan) {
-  auto root = function("root", [](const at::Tensor& x) { return x.add(1).sqrt().mul(2).sum(); });
-  const Graph graph = root.graph(at::ones({2}));
-  ReplayOptions options;
-  options.check_numerics = true;
-  const auto failed = replay(*graph.plan(), {at::full({2}, -3.0f)}, {}, {}, options);
-  EXPECT_THAT(describe(failed.status()),
-              HasSubstr("operator 'aten::sqrt' (node 1) failed: it made a NaN"));
-}
-
-TEST(Replay, FreesValuesAtTheirLastUse) {
-  auto chain = function("chain", [](const at::Tensor& x) {
-    at::Tensor y = x;
-    for (int i = 0; i < 10; ++i) y = y.add(1);
-    return y.sum();
-  });
-  const Graph graph = chain.graph(at::zeros({8}));
-  // Each intermediate is taken by the operator that uses it, which is the only one.
-  for (const NodePlan& node : graph.plan()->nodes) EXPECT_TRUE(node.arguments[0].last_use);
-}
-
-TEST(Replay, TracesOperators) {
-  const auto plan = value_or_throw(compile_copy(small_graph()));
-  OperatorTrace trace;
-  ReplayOptions options;
-  options.trace = &trace;
-  ASSERT_TRUE(replay(*plan, {at::zeros({2})}, {}, {}, options).ok());
-  EXPECT_THAT(trace.chrome_json(),
-              AllOf(HasSubstr("\"traceEvents\":["), HasSubstr("\"name\":\"aten::add.Tensor\""),
-                    HasSubstr("\"args\":{\"node\":1}")));
 }
 
 TEST(Graph, ExplainsAndDraws) {

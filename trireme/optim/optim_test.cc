@@ -3,8 +3,8 @@
 #include <torch/torch.h>
 
 #include "trireme/base/error.h"
-#include "trireme/graph/function.h"
-#include "trireme/graph/replicas.h"
+#include "trireme/function/function.h"
+#include "trireme/function/replicas.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/testing/relative_distance.h"
 

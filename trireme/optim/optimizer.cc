@@ -15,11 +15,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
-#include "trireme/graph/capture.h"
-#include "trireme/graph/device_scope.h"
-#include "trireme/graph/replicas.h"
-#include "trireme/graph/variable_home.h"
-#include "trireme/graph/variable_registry.h"
+#include "trireme/capture/capture.h"
+#include "trireme/capture/device_scope.h"
+#include "trireme/capture/variable_home.h"
+#include "trireme/capture/variable_registry.h"
+#include "trireme/function/replicas.h"
 #include "trireme/optim/update_rule.h"
 
 namespace trireme {

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "trireme/graph/module.h"
-#include "trireme/graph/variable.h"
+#include "trireme/function/module.h"
+#include "trireme/function/variable.h"
 
 namespace trireme {
 namespace internal {

@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/status.h"
-#include "trireme/graph/device_scope.h"
-#include "trireme/graph/function.h"
-#include "trireme/graph/variable_registry.h"
+#include "trireme/capture/device_scope.h"
+#include "trireme/capture/variable_registry.h"
+#include "trireme/function/function.h"
 #include "trireme/optim/update_rule.h"
 #include "trireme/ps/parameter_servers.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "trireme/base/mutex.h"
-#include "trireme/graph/variable_home.h"
+#include "trireme/capture/variable_home.h"
 #include "trireme/ps/layout.h"
 #include "trireme/ps/ps_client.h"
 #include "trireme/ps/step_program.h"

@@ -7,10 +7,10 @@
 
 #include <thread>
 
-#include "trireme/graph/function.h"
-#include "trireme/graph/module.h"
-#include "trireme/graph/replicas.h"
-#include "trireme/graph/variable.h"
+#include "trireme/function/function.h"
+#include "trireme/function/module.h"
+#include "trireme/function/replicas.h"
+#include "trireme/function/variable.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/ps/test_servers.h"
 #include "trireme/testing/relative_distance.h"

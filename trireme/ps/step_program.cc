@@ -12,9 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/exec/random.h"
 #include "trireme/graph/graph_builder.h"
 #include "trireme/graph/operators.h"
-#include "trireme/graph/random.h"
 
 namespace trireme::internal {
 namespace {
@@ -487,8 +487,10 @@ absl::Status StepProgramRun::run(std::vector<at::Tensor> pulled, const ReplayOpt
   }
   at::Generator generator;
   if (program_->plan->graph->def.random()) generator = make_step_generator(seed_, step_);
+  ReplayOptions tuned = options;
+  tuned.tuner = program_->tuner.get();
   TRIREME_ASSIGN_OR_RETURN(
-      outputs_, replay(*program_->plan, inputs_, contents_, std::move(generator), options));
+      outputs_, replay(*program_->plan, inputs_, contents_, std::move(generator), tuned));
   return absl::OkStatus();
 }
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "trireme/exec/replay.h"
 #include "trireme/graph/plan.h"
-#include "trireme/graph/replay.h"
 #include "trireme/ps/ps_client.h"
 
 namespace trireme::internal {
@@ -57,6 +57,7 @@ struct StepProgram {
   };
 
   std::shared_ptr<const Plan> plan;  // its first outputs are the step's
+  std::shared_ptr<BranchTuner> tuner = std::make_shared<BranchTuner>();  // of that plan
   size_t results = 0;
   std::shared_ptr<const Plan> ids;  // computes row ids from the step's inputs; null: no row pulls
   std::vector<uint32_t> pulled;     // variables, whole

@@ -10,24 +10,17 @@
 #include <unordered_map>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "trireme/base/executor.h"
 #include "trireme/base/mutex.h"
-#include "trireme/graph/cutter.h"
-#include "trireme/graph/placer.h"
 #include "trireme/runtime/life_signs.h"
+#include "trireme/runtime/master_graph.h"
+#include "trireme/runtime/master_step.h"
 #include "trireme/runtime/peer_channels.h"
 #include "trireme/runtime/task_server.h"
 #include "trireme/runtime/worker.h"
 
 namespace trireme::internal {
-
-struct SessionSettings {
-  std::string container;  // empty: its own
-  Duration lease = std::chrono::seconds(60);
-  bool strict_placement = false;
-};
 
 struct VariablePlace {
   std::string name;
@@ -35,65 +28,6 @@ struct VariablePlace {
   uint64_t incarnation = 0;
   bool exists = false;
 };
-
-// A step that is under way.
-class RunningStep {
- public:
-  virtual ~RunningStep() = default;
-  virtual void start() = 0;
-  // Called now and then.
-  virtual void look_after() = 0;
-  virtual void cancel() = 0;
-};
-
-// A graph of a session, placed and cut. The parts are registered with their tasks when they are
-// first needed, and again after one of these was started anew. Thread-safe.
-class MasterGraph {
- public:
-  MasterGraph(uint64_t session, SessionSettings settings, PlacedGraph placed,
-              std::vector<GraphPart> parts);
-
-  const PlacedGraph& placed() const { return placed_; }
-  const std::vector<GraphPart>& parts() const { return parts_; }
-  uint64_t session() const { return session_; }
-  const SessionSettings& settings() const { return settings_; }
-
-  // The parts as they are registered now; none if they have to be (again).
-  struct Registered {
-    uint64_t id = 0;
-    std::vector<std::shared_ptr<Channel>> channels;  // of each part; none for the master's own
-    std::map<TaskId, uint64_t> incarnations;
-    std::shared_ptr<LifeSigns> life;
-  };
-  std::shared_ptr<const Registered> registered() const;
-  void set_registered(std::shared_ptr<const Registered> registered);
-  // A step over this registration failed because a task was lost.
-  void invalidate(const Registered& registered);
-
-  uint64_t begin_step(std::weak_ptr<RunningStep> step);
-  void end_step(uint64_t number);
-  uint64_t oldest_step() const;
-  void look_after_steps();
-
- private:
-  const uint64_t session_;
-  const SessionSettings settings_;
-  const PlacedGraph placed_;
-  const std::vector<GraphPart> parts_;
-  mutable Mutex mutex_;
-  std::shared_ptr<const Registered> registered_ ABSL_GUARDED_BY(mutex_);
-  uint64_t next_step_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::map<uint64_t, std::weak_ptr<RunningStep>> under_way_ ABSL_GUARDED_BY(mutex_);
-};
-
-struct StepInputs {
-  std::vector<at::Tensor> tensors;
-  uint64_t seed = 0;
-  uint64_t step = 0;
-  Time deadline;
-  uint64_t token = 0;  // by which it can be cancelled; 0: it cannot
-};
-using OnStepResult = absl::AnyInvocable<void(absl::StatusOr<std::vector<at::Tensor>>)>;
 
 // Places and cuts the graphs of the sessions that are with this server, and runs steps over all
 // tasks that have a part. Methods that may wait for other tasks block, and belong on an executor.

@@ -1,10 +1,26 @@
 #pragma once
 
-#include <memory>
+#include <ATen/core/Tensor.h>
 
-#include "trireme/runtime/master.h"
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "trireme/runtime/master_graph.h"
+#include "trireme/runtime/worker.h"
 
 namespace trireme::internal {
+
+struct StepInputs {
+  std::vector<at::Tensor> tensors;
+  uint64_t seed = 0;
+  uint64_t step = 0;
+  Time deadline;
+  uint64_t token = 0;  // by which it can be cancelled; 0: it cannot
+};
+using OnStepResult = absl::AnyInvocable<void(absl::StatusOr<std::vector<at::Tensor>>)>;
 
 // Runs one step over the parts of a graph: asks each task for its part, gives the master's own part
 // what the others made for it, and puts the outputs together. The first error ends the step on all

@@ -2,11 +2,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
-#include "trireme/graph/random.h"
-#include "trireme/runtime/crossings.h"
+#include "trireme/exec/random.h"
 #include "trireme/runtime/peer_channels.h"
 #include "trireme/runtime/session.pb.h"
-#include "trireme/runtime/worker.h"
+#include "trireme/runtime/worker_methods.h"
 
 namespace trireme::internal {
 namespace {

@@ -19,9 +19,10 @@
 #include "trireme/base/executor.h"
 #include "trireme/base/mutex.h"
 #include "trireme/base/usual_time.h"
-#include "trireme/graph/part_run.h"
+#include "trireme/exec/part_run.h"
 #include "trireme/observe/metrics.h"
 #include "trireme/rpc/channel.h"
+#include "trireme/runtime/crossings.h"
 #include "trireme/runtime/variable_host.h"
 
 namespace trireme::internal {
@@ -30,12 +31,6 @@ namespace trireme::internal {
 struct StepKey {
   uint64_t registration = 0;
   uint64_t number = 0;
-};
-
-// A value on its way to another task.
-struct CrossingValue {
-  uint32_t edge = 0;
-  Pieces pieces;
 };
 
 // A part of a graph that a master has registered with this task.

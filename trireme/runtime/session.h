@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/graph/function.h"
+#include "trireme/function/function.h"
+#include "trireme/function/variable.h"
 #include "trireme/graph/graph.h"
-#include "trireme/graph/variable.h"
 
 namespace trireme {
 

@@ -6,7 +6,7 @@
 #include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
 #include "trireme/base/status.h"
-#include "trireme/graph/kernels.h"
+#include "trireme/exec/mkl_warm_up.h"
 #include "trireme/rpc/timer.h"
 
 namespace trireme::internal {
@@ -32,7 +32,7 @@ Worker::Worker(TaskContext& context, PeerChannels& channels, Executor& executor)
       executor_(executor),
       gauges_(context.metrics),
       sessions_gauge_(context.metrics.gauge("sessions_active")) {
-  prepare_kernels();
+  warm_up_mkl();
 }
 
 void Worker::start() {

@@ -14,18 +14,9 @@
 #include "trireme/runtime/part_step.h"
 #include "trireme/runtime/peer_channels.h"
 #include "trireme/runtime/task_server.h"
+#include "trireme/runtime/worker_methods.h"
 
 namespace trireme::internal {
-
-inline constexpr char kRegisterPart[] = "/trireme.Worker/RegisterPart";
-inline constexpr char kDropParts[] = "/trireme.Worker/DropParts";
-inline constexpr char kRunPart[] = "/trireme.Worker/RunPart";
-inline constexpr char kDeliver[] = "/trireme.Worker/Deliver";
-inline constexpr char kAbortStep[] = "/trireme.Worker/AbortStep";
-inline constexpr char kFindVariables[] = "/trireme.Worker/FindVariables";
-inline constexpr char kMakeVariables[] = "/trireme.Worker/MakeVariables";
-inline constexpr char kRenewSession[] = "/trireme.Worker/RenewSession";
-inline constexpr char kEndSession[] = "/trireme.Worker/EndSession";
 
 // The name of the container that a session has for itself.
 std::string own_container(uint64_t session);

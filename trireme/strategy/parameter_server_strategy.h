@@ -7,7 +7,7 @@
 
 #include "trireme/cluster/cluster_spec.h"
 #include "trireme/cluster/resolver.h"
-#include "trireme/graph/module.h"
+#include "trireme/function/module.h"
 #include "trireme/ps/parameter_servers.h"
 #include "trireme/strategy/per_replica.h"
 

@@ -6,7 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/data/dataset.h"
-#include "trireme/graph/function.h"
+#include "trireme/function/function.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/ps/test_servers.h"
 #include "trireme/testing/error_of.h"

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/graph/replicas.h"
-#include "trireme/graph/structure.h"
+#include "trireme/function/replicas.h"
+#include "trireme/function/structure.h"
 
 namespace trireme {
 

@@ -9,11 +9,11 @@
 
 #include "tests/fuzz/operators/guarded_memory.h"
 #include "trireme/base/status.h"
+#include "trireme/exec/random.h"
+#include "trireme/exec/replay.h"
 #include "trireme/graph/argument.h"
 #include "trireme/graph/graph_builder.h"
 #include "trireme/graph/operators.h"
-#include "trireme/graph/random.h"
-#include "trireme/graph/replay.h"
 
 namespace trireme::fuzz {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/integration/graph/models.h"
-#include "trireme/graph/device_scope.h"
-#include "trireme/graph/function.h"
-#include "trireme/graph/module.h"
+#include "trireme/capture/device_scope.h"
+#include "trireme/function/function.h"
+#include "trireme/function/module.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/runtime/session.h"
 #include "trireme/testing/in_process_test_cluster.h"

@@ -8,10 +8,10 @@
 #include <cstdlib>
 
 #include "trireme/base/status.h"
+#include "trireme/exec/random.h"
+#include "trireme/exec/replay.h"
 #include "trireme/graph/graph.h"
 #include "trireme/graph/graph_file.h"
-#include "trireme/graph/random.h"
-#include "trireme/graph/replay.h"
 #include "trireme/optim/row_updates.h"
 #include "trireme/tensor/codec.h"
 

@@ -1,0 +1,51 @@
+#include "trireme/capture/fingerprint.h"
+
+#include <cstring>
+
+namespace trireme::internal {
+namespace {
+
+constexpr size_t kWhole = 4 << 20;
+constexpr size_t kBlock = 64 << 10;
+constexpr uint64_t kPrime = 0x9e3779b97f4a7c15;
+
+uint64_t load(const char* bytes) {
+  uint64_t word;
+  std::memcpy(&word, bytes, sizeof word);
+  return word;
+}
+
+uint64_t mix(uint64_t hash, uint64_t word) {
+  hash = (hash ^ word) * kPrime;
+  return hash ^ (hash >> 29);
+}
+
+// Four independent chains, so that the multiplications overlap.
+uint64_t hash_bytes(const char* bytes, size_t size, uint64_t seed) {
+  uint64_t lanes[4] = {seed + 1, seed + 2, seed + 3, seed + 4};
+  size_t i = 0;
+  for (; i + 32 <= size; i += 32) {
+    for (int lane = 0; lane < 4; ++lane) lanes[lane] = mix(lanes[lane], load(bytes + i + 8 * lane));
+  }
+  uint64_t hash = mix(mix(mix(lanes[0], lanes[1]), lanes[2]), lanes[3]);
+  for (; i < size; ++i) hash = mix(hash, static_cast<unsigned char>(bytes[i]));
+  return hash;
+}
+
+}  // namespace
+
+uint64_t fingerprint(const c10::StorageImpl& storage) {
+  const char* bytes = static_cast<const char*>(storage.data());
+  const size_t size = storage.nbytes();
+  if (bytes == nullptr || size == 0 || !storage.device().is_cpu()) return 0;
+  if (size <= kWhole) return hash_bytes(bytes, size, size) | 1;
+  uint64_t hash = size;
+  const size_t blocks = kWhole / kBlock;
+  for (size_t i = 0; i < blocks; ++i) {
+    const size_t begin = (size - kBlock) / (blocks - 1) * i;
+    hash = hash_bytes(bytes + begin, kBlock, hash);
+  }
+  return hash | 1;
+}
+
+}  // namespace trireme::internal

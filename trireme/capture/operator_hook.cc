@@ -1,0 +1,60 @@
+#include "trireme/capture/operator_hook.h"
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/error.h"
+
+namespace trireme::internal {
+namespace {
+
+thread_local OperatorHook* hook_of_thread = nullptr;
+
+void run_hook(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  // LibTorch hands the dispatch key on to threads that it starts, but not the hook.
+  if (hook_of_thread == nullptr) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                absl::StrCat("operator '", op.operator_name().name,
+                             "' of a function that is being captured ran on another thread; a "
+                             "captured function runs on one thread"));
+  }
+  hook_of_thread->run(op, keys, stack);
+}
+
+// Once per process, when first needed. LibTorch means to use this key itself one day; then this
+// must fail and not silently record nothing.
+void register_fallback_once() {
+  // Never destroyed. Marked as used: an optimiser that drops the pointer makes it look leaked.
+  [[gnu::used]] static const auto* library = [] {
+    if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kCaptureKey)) {
+      throw Error(ErrorCode::kFailedPrecondition,
+                  "this LibTorch uses the dispatch key that Trireme captures with "
+                  "(trireme/graph/capture_key.h); functions cannot be captured");
+    }
+    auto* made = new torch::Library(torch::Library::IMPL, "_", kCaptureKey, __FILE__, __LINE__);
+    made->fallback(torch::CppFunction::makeFromBoxedFunction<&run_hook>());
+    return made;
+  }();
+}
+
+}  // namespace
+
+HookScope::HookScope(OperatorHook* hook)
+    : outer_(hook_of_thread),
+      outer_included_(c10::impl::tls_is_dispatch_key_included(kCaptureKey)) {
+  if (hook != nullptr) register_fallback_once();
+  hook_of_thread = hook;
+  c10::impl::tls_set_dispatch_key_included(kCaptureKey, hook != nullptr);
+}
+
+HookScope::~HookScope() {
+  hook_of_thread = outer_;
+  c10::impl::tls_set_dispatch_key_included(kCaptureKey, outer_included_);
+}
+
+OperatorHook* current_hook() {
+  return hook_of_thread;
+}
+
+}  // namespace trireme::internal

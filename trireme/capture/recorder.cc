@@ -1,0 +1,137 @@
+// How a capture begins and ends: what the step is given, what it gives, and what it may not leave
+// behind. recorder_call.cc has what happens to each operator between, recorder_values.cc which
+// value of the graph a tensor is.
+#include "trireme/capture/recorder.h"
+
+#include <ATen/SequenceNumber.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+#include "trireme/capture/fingerprint.h"
+#include "trireme/capture/scratch.h"
+#include "trireme/exec/random.h"
+
+namespace trireme::internal {
+
+Recorder::Recorder(const CaptureOptions& options)
+    : options_(options),
+      builder_(options.name),
+      generator_(make_step_generator(options.seed, options.step)) {
+  for (const auto& record : live_variables()) {
+    if (!record->tensor.has_storage()) continue;
+    const auto [found, added] =
+        variable_storages_.try_emplace(record->tensor.storage().unsafeGetStorageImpl(), record);
+    if (!added) sharing_.insert({found->second->name, record->name});
+  }
+  last_sequence_ = at::sequence_number::peek();
+}
+
+at::Tensor Recorder::add_input(const at::Tensor& original) {
+  const size_t index = inputs_.size();
+  builder_.mutable_def().set_inputs(index + 1);
+  if (!original.defined()) return inputs_.emplace_back();
+  if (original.layout() != at::kStrided) {
+    throw Error(ErrorCode::kUnimplemented,
+                absl::StrCat("argument ", index,
+                             " of the function is a sparse tensor; pass its "
+                             "indices and values instead"));
+  }
+  at::Tensor copy = scratch_copy(original);
+  perturb_argument(copy, options_.perturbation);
+  Memory& memory = table_.add(copy, MemoryOrigin::kInput, index);
+  const uint32_t value = builder_.add_value(proto::Value::INPUT, index, copy);
+  memory.values.emplace_back(table_.geometry_of(copy), value);
+  memory.fingerprint = fingerprint(*copy.storage().unsafeGetStorageImpl());
+  inputs_.push_back(copy.detach());
+  return copy;
+}
+
+void Recorder::add_leftover_gradient(const at::Tensor& gradient) {
+  if (gradient.has_storage()) table_.add(gradient, MemoryOrigin::kLeftoverGradient, 0);
+}
+
+std::vector<at::Tensor> Recorder::set_outputs(const std::vector<at::Tensor>& outputs) {
+  std::vector<at::Tensor> detached;
+  const c10::impl::ExcludeDispatchKeyGuard not_again(kCaptureKey);
+  current_op_ = "return";
+  for (const at::Tensor& output : outputs) {
+    if (output.defined() && output.has_storage()) {
+      Memory& memory = memory_of(output);
+      if (memory.origin == MemoryOrigin::kLeftoverGradient) {
+        refuse("the function returns the gradient that an earlier step left in '.grad'");
+      }
+      settle_hidden_write(memory, output);
+    }
+    if (output.defined() && output.is_sparse()) {
+      refuse("the function returns a sparse tensor; return its indices and values, or to_dense()");
+    }
+    builder_.mutable_def().add_outputs(value_of(output));
+    detached.push_back(output.defined() ? substitute(output).detach() : output);
+  }
+  return detached;
+}
+
+Captured Recorder::finish(std::vector<at::Tensor> outputs) {
+  current_op_.clear();
+  for (const VariableUse& use : variables_) {
+    const auto* storage = use.record->tensor.storage().unsafeGetStorageImpl();
+    const Origin origin{"", absl::StrCat("variable '", use.record->name, "'")};
+    if (storage != use.live_storage) {
+      throw Error(ErrorCode::kFailedPrecondition,
+                  "the function gave it other memory (set_data or an assignment to .data()); use "
+                  "assign(), or copy_() under torch::NoGradGuard",
+                  origin);
+    }
+    if (use.record->replays == use.replays && fingerprint(*storage) != use.live_fingerprint) {
+      throw Error(ErrorCode::kFailedPrecondition,
+                  "the function wrote to it without an operator (through data_ptr or an accessor), "
+                  "which a replay cannot repeat",
+                  origin);
+    }
+  }
+  for (const Memory& memory : table_.memories()) {
+    const auto storage = memory.storage->lock();
+    if (!storage) continue;
+    const bool outside =
+        memory.origin == MemoryOrigin::kInput || memory.origin == MemoryOrigin::kExternal;
+    if (outside && fingerprint(*storage) != memory.fingerprint) {
+      refuse(
+          "the function wrote to an argument or to a tensor of the program without an operator "
+          "(through data_ptr or an accessor), which a replay cannot repeat");
+    }
+    const bool given = std::ranges::any_of(outputs, [&](const at::Tensor& output) {
+      return output.defined() && output.storage().unsafeGetStorageImpl() == storage.get();
+    });
+    // The lock above is one reference.
+    if (memory.origin == MemoryOrigin::kResult && !given && storage.use_count() > 1) {
+      current_op_ = memory.node >= 0 && memory.node < builder_.nodes()
+                        ? builder_.def().nodes(static_cast<int>(memory.node)).op()
+                        : "";
+      refuse(
+          "its result outlives the function without being returned: the program keeps it (in a "
+          "member, a captured variable or a list), and a replay would not renew it. Return it, "
+          "or keep it in a tr::Variable");
+    }
+  }
+  Captured captured;
+  for (VariableUse& use : variables_) {
+    captured.variables.push_back(use.record);
+    captured.variables_before.push_back(use.before);
+    captured.variables_after.push_back(use.scratch.detach());
+  }
+  captured.externals = std::move(externals_);
+  captured.inputs = std::move(inputs_);
+  captured.outputs = std::move(outputs);
+  captured.graph = builder_.finish();
+  return captured;
+}
+
+void Recorder::refuse(const std::string& why) const {
+  std::string message = absl::StrCat("function '", options_.name, "' cannot be captured: ");
+  if (!current_op_.empty()) absl::StrAppend(&message, "operator '", current_op_, "': ");
+  throw Error(ErrorCode::kFailedPrecondition, message + why);
+}
+
+}  // namespace trireme::internal

@@ -1,0 +1,418 @@
+// What happens to one operator of a captured step: looked at, written down, run, and its results
+// named.
+#include <ATen/SequenceNumber.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/node.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <span>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "trireme/capture/device_scope.h"
+#include "trireme/capture/fingerprint.h"
+#include "trireme/capture/recorder.h"
+#include "trireme/capture/scope.h"
+#include "trireme/exec/random.h"
+#include "trireme/graph/call_rules.h"
+#include "trireme/graph/operators.h"
+
+namespace trireme::internal {
+namespace {
+
+void for_each_tensor(const c10::IValue& argument,
+                     const std::function<void(const at::Tensor&)>& visit) {
+  if (argument.isTensor()) {
+    if (argument.toTensor().defined()) visit(argument.toTensor());
+  } else if (argument.isList()) {
+    for (const c10::IValue& item : argument.toListRef()) {
+      if (item.isTensor() && item.toTensor().defined()) visit(item.toTensor());
+    }
+  }
+}
+
+bool takes_no_tensor(c10::ArrayRef<c10::IValue> arguments) {
+  bool none = true;
+  for (const c10::IValue& argument : arguments) {
+    for_each_tensor(argument, [&](const at::Tensor&) { none = false; });
+  }
+  return none;
+}
+
+// What `empty` leaves is whatever was there before, which may be what the step itself put there
+// last time. A pattern of ours shows a write that no operator told of.
+void fill_with_pattern(const at::Tensor& tensor) {
+  if (tensor.is_sparse() || !tensor.device().is_cpu() || tensor.numel() == 0) return;
+  const int byte = tensor.scalar_type() == at::kBool ? 1 : 0xff;
+  std::memset(tensor.storage().mutable_data(), byte, tensor.storage().nbytes());
+}
+
+}  // namespace
+
+CallObserver call_observer = nullptr;
+
+// One operator's way through the recorder.
+struct Recorder::Call {
+  Call(const c10::OperatorHandle& op, torch::jit::Stack* stack) : op(op), stack(stack) {}
+
+  const c10::OperatorHandle& op;
+  torch::jit::Stack* stack;
+  std::vector<c10::IValue> originals;  // the arguments as the step passed them
+  std::vector<int> written;
+  std::vector<Memory*> read_memories, written_memories;
+  std::vector<size_t> read_arguments;  // by which argument each read memory came
+  std::vector<uint64_t> read_fingerprints;
+  std::vector<std::pair<at::Tensor, at::Tensor>> substituted;  // original and stand-in
+  std::vector<std::pair<int, Geometry>> written_geometries;
+  proto::Node node;
+  bool made_value = false;
+  bool factory = false;
+
+  c10::ArrayRef<c10::IValue> arguments() const { return originals; }
+};
+
+void Recorder::run(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
+                   torch::jit::Stack* stack) {
+  const c10::DispatchKeySet below = keys_below_hook(keys);
+  // Made of other operators, which come here in turn. It comes itself in inference mode only, where
+  // no autograd takes it apart before.
+  if (is_composite(called)) {
+    called.redispatchBoxed(below, stack);
+    return;
+  }
+  // A step's generator can be handed to most random operators; the others borrow the default one.
+  c10::OperatorHandle op = called;
+  if (is_random(called)) {
+    if (const auto other = overload_with_generator(called)) {
+      op = *other;
+      const size_t first = stack->size() - called.schema().arguments().size();
+      stack->insert(stack->begin() + first + generator_argument(op), c10::IValue());
+    }
+  }
+  const c10::impl::ExcludeDispatchKeyGuard not_again(kCaptureKey);
+  if (reads_only_metadata(op)) {
+    op.redispatchBoxed(below, stack);
+    return;
+  }
+  current_op_ = operator_name(op);
+  const size_t count = op.schema().arguments().size();
+  Call call(op, stack);
+  call.originals.assign(stack->end() - count, stack->end());
+  if (op.operator_name().name == "aten::equal") {
+    const at::Tensor &self = call.originals[0].toTensor(), &other = call.originals[1].toTensor();
+    if (value_of(self) == value_of(other)) {
+      stack->resize(stack->size() - count);
+      stack->emplace_back(true);
+      return;
+    }
+  }
+  check_may_record(call);
+  note_memories(call);
+  encode(call);
+  execute(call, below);
+  if (call_observer != nullptr) call_observer(op, call.arguments());
+  check_writes(call);
+  name_results(call);
+}
+
+void Recorder::check_may_record(Call& call) {
+  if (is_data_dependent(call.op, call.arguments())) {
+    refuse(
+        "its result depends on what is in the tensors, so the program would go on with a number "
+        "that holds for this step only. Keep it a tensor (torch::where instead of if, masks "
+        "instead of indices)");
+  }
+  if (!is_allowed_operator(current_op_)) {
+    refuse("it is not on the list of operators that only compute on tensors");
+  }
+  const int generator = generator_argument(call.op);
+  if (generator >= 0 && call.originals[generator].isGenerator() &&
+      call.originals[generator].toGenerator().defined()) {
+    refuse(
+        "it draws from a generator of the program's own, whose state is not part of the step. "
+        "Leave the generator out: a step has its own, seeded from seed and step number");
+  }
+  call.written = written_arguments(call.op, call.arguments());
+  call.factory = takes_no_tensor(call.arguments()) && !is_random(call.op);
+}
+
+// Finds the memory behind each argument, and whether the step may do with it what it is about to.
+void Recorder::note_memories(Call& call) {
+  for (size_t i = 0; i < call.originals.size(); ++i) {
+    const bool writes = std::ranges::find(call.written, static_cast<int>(i)) != call.written.end();
+    for_each_tensor(call.originals[i], [&](const at::Tensor& tensor) {
+      if (!tensor.has_storage()) return;
+      Memory* memory = &memory_of(tensor);
+      if (memory->origin == MemoryOrigin::kLeftoverGradient) {
+        refuse(
+            "it uses the gradient that an earlier step left in '.grad'. Call zero_grad() before "
+            "backward(), or use optimizer.minimize(loss)");
+      }
+      settle_hidden_write(*memory, tensor);
+      auto& list = writes ? call.written_memories : call.read_memories;
+      if (std::ranges::find(list, memory) == list.end()) {
+        list.push_back(memory);
+        if (!writes) call.read_arguments.push_back(i);
+      }
+      if (!writes || tensor.numel() == 0) return;
+      if (memory->origin == MemoryOrigin::kInput) {
+        refuse(absl::StrCat("it writes to argument ", memory->index,
+                            " of the function, which belongs to the caller. Clone it first"));
+      }
+      if (memory->origin == MemoryOrigin::kExternal) {
+        refuse(
+            "it writes to a tensor that is not a variable and was made outside of the function: "
+            "the write would be lost on the next step. Make it a tr::Variable, or a module's "
+            "buffer");
+      }
+    });
+  }
+  for (size_t i = call.read_memories.size(); i-- > 0;) {
+    const auto& written = call.written_memories;
+    if (std::ranges::find(written, call.read_memories[i]) == written.end()) continue;
+    call.read_memories.erase(call.read_memories.begin() + i);
+    call.read_arguments.erase(call.read_arguments.begin() + i);
+  }
+}
+
+void Recorder::encode(Call& call) {
+  call.node.set_op(current_op_);
+  const int generator = generator_argument(call.op);
+  for (size_t i = 0; i < call.originals.size(); ++i) {
+    proto::Argument* argument = call.node.add_arguments();
+    if (static_cast<int>(i) == generator) {
+      argument->set_generator(true);
+    } else {
+      encode_argument(
+          call.originals[i], [this](const at::Tensor& t) { return value_of(t); }, argument);
+    }
+  }
+}
+
+void Recorder::execute(Call& call, c10::DispatchKeySet keys) {
+  torch::jit::Stack& stack = *call.stack;
+  const size_t first = stack.size() - call.originals.size();
+  const int generator = generator_argument(call.op);
+  for (size_t i = 0; i < call.originals.size(); ++i) {
+    c10::IValue& argument = stack[first + i];
+    const auto stand_in = [&](const at::Tensor& tensor) {
+      at::Tensor other = substitute(tensor);
+      if (!other.is_same(tensor)) call.substituted.emplace_back(tensor, other);
+      return other;
+    };
+    if (static_cast<int>(i) == generator) {
+      argument = generator_;
+    } else if (argument.isTensor()) {
+      if (argument.toTensor().defined()) argument = stand_in(argument.toTensor());
+    } else if (argument.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : argument.toTensorVector()) list.push_back(stand_in(tensor));
+      argument = std::move(list);
+    } else if (argument.isList() &&
+               argument.toList().elementType()->kind() == c10::TypeKind::OptionalType) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const c10::IValue& item : argument.toListRef()) {
+        list.push_back(item.isNone() || !item.toTensor().defined()
+                           ? std::nullopt
+                           : std::optional<at::Tensor>(stand_in(item.toTensor())));
+      }
+      argument = std::move(list);
+    }
+  }
+  for (int i : call.written) {
+    const c10::IValue& argument = stack[first + i];
+    if (argument.isTensor() && argument.toTensor().defined() && argument.toTensor().has_storage()) {
+      call.written_geometries.emplace_back(i, ValueTable::geometry_of(argument.toTensor(), 0));
+    }
+  }
+  for (Memory* memory : call.read_memories) {
+    const auto storage = memory->storage->lock();
+    call.read_fingerprints.push_back(storage ? fingerprint(*storage) : 0);
+  }
+  const CallRules rules = call_rules(call.op);
+  try {
+    enforce(rules, std::span(stack).subspan(first));
+  } catch (const Error& error) {
+    refuse(error.message());
+  }
+  // Held past the call: a kernel that drops its last argument must not free what is looked at.
+  const std::vector<c10::IValue> held(stack.begin() + first, stack.end());
+  std::optional<BorrowDefaultGenerator> borrow;
+  if (is_random(call.op) && generator < 0) borrow.emplace(generator_);
+  call.op.redispatchBoxed(keys, &stack);
+  borrow.reset();
+  trim_results(rules, std::span(stack).subspan(first));
+  if (makes_uninitialized(call.op) && call.factory) {
+    for (auto result = stack.begin() + first; result != stack.end(); ++result) {
+      for_each_tensor(*result, fill_with_pattern);
+    }
+  }
+  for (auto& [index, geometry] : call.written_geometries) {
+    const at::Tensor& after = held[index].toTensor();
+    if (ValueTable::geometry_of(after, 0) == geometry) continue;
+    call.node.set_reshapes(true);
+    const Memory* memory = table_.find(call.originals[index].toTensor());
+    if (memory != nullptr && memory->origin == MemoryOrigin::kVariable) {
+      refuse(absl::StrCat("it changes the shape of variable '",
+                          variables_[memory->index].record->name, "'; a variable keeps its shape"));
+    }
+  }
+}
+
+// Did the kernel write what its schema says, and nothing else?
+void Recorder::check_writes(Call& call) {
+  for (size_t i = 0; i < call.read_memories.size(); ++i) {
+    const auto storage = call.read_memories[i]->storage->lock();
+    if (storage && fingerprint(*storage) != call.read_fingerprints[i]) {
+      refuse(absl::StrCat("it writes to its argument '",
+                          call.op.schema().arguments()[call.read_arguments[i]].name(),
+                          "', which its schema does not mark as written"));
+    }
+  }
+  for (Memory* memory : call.written_memories) {
+    const auto storage = memory->storage->lock();
+    if (storage) memory->fingerprint = fingerprint(*storage);
+    memory->written = true;
+    memory->factory = false;
+  }
+}
+
+void Recorder::name_results(Call& call) {
+  torch::jit::Stack& stack = *call.stack;
+  const size_t count = call.op.schema().returns().size();
+  const size_t first = stack.size() - count;
+  // Added before its results, which name it as their maker.
+  proto::Node* node = builder_.add_node("");
+  for (size_t i = 0; i < count; ++i) {
+    c10::IValue& result = stack[first + i];
+    proto::Argument* named = call.node.add_results();
+    named->set_none(true);
+    for_each_tensor(result, [&](const at::Tensor& tensor) { check_alias(call, i, tensor); });
+    if (result.isTensor()) {
+      int64_t value = -1;
+      if (name_result(result.toTensor(), call, &value)) {
+        named->set_value(static_cast<uint32_t>(value));
+        call.made_value = true;
+      }
+      for (const auto& [original, stand_in] : call.substituted) {
+        if (result.toTensor().is_same(stand_in)) result = original;
+      }
+    } else if (result.isTensorList()) {
+      for (const at::Tensor& tensor : result.toTensorVector()) {
+        int64_t value = -1;
+        call.made_value |= name_result(tensor, call, &value);
+        named->mutable_values()->add_ids(value);
+      }
+    } else {
+      refuse("it gives a number to the program, which would hold for this step only");
+    }
+  }
+  // A view that is known already (detach, alias, a view of the same shape) is no node at all.
+  if (!call.made_value && call.written.empty() && count > 0 && !is_random(call.op)) {
+    builder_.drop_last_node();
+    return;
+  }
+  annotate(call);
+  *node = std::move(call.node);
+  for (Memory* memory : call.written_memories) {
+    if (memory->origin == MemoryOrigin::kVariable) {
+      builder_.mutable_def().mutable_variables(static_cast<int>(memory->index))->set_written(true);
+    }
+  }
+}
+
+// Does the result share memory with arguments as the plan will assume, and with no others?
+void Recorder::check_alias(const Call& call, size_t result, const at::Tensor& tensor) {
+  const Memory* memory = tensor.has_storage() ? table_.find(tensor) : nullptr;
+  if (memory == nullptr) return;
+  for (size_t i = 0; i < call.originals.size(); ++i) {
+    bool same = false;
+    for_each_tensor(call.originals[i], [&](const at::Tensor& argument) {
+      // A sparse tensor may share any of its pieces.
+      same |= !argument.has_storage() || table_.find(argument) == memory;
+    });
+    if (same && may_share_memory(call.op, i, result)) return;
+  }
+  refuse("its result shares memory with an argument, which its schema does not declare");
+}
+
+// True when the tensor is a new value.
+bool Recorder::name_result(const at::Tensor& tensor, const Call& call, int64_t* value) {
+  if (!tensor.defined()) return false;
+  if (tensor.is_sparse()) {
+    if (table_.find_sparse(tensor)) return false;
+    // Written in place it is another tensor inside, and the same value.
+    for (int i : call.written) {
+      if (call.originals[i].isTensor() && call.originals[i].toTensor().is_same(tensor)) {
+        table_.set_sparse(tensor, call.node.arguments(i).value());
+        return false;
+      }
+    }
+    *value = builder_.add_value(proto::Value::RESULT, 0, tensor);
+    table_.set_sparse(tensor, *value);
+    return true;
+  }
+  if (tensor.layout() != at::kStrided || !tensor.has_storage()) {
+    refuse("its result is neither a dense nor a sparse COO tensor");
+  }
+  Memory* memory = table_.find(tensor);
+  if (memory == nullptr) {
+    memory = &table_.add(tensor, MemoryOrigin::kResult, 0);
+    memory->node = builder_.nodes() - 1;
+    memory->factory = call.factory;
+    memory->fingerprint = fingerprint(*tensor.storage().unsafeGetStorageImpl());
+  }
+  const Geometry geometry = table_.geometry_of(tensor);
+  if (ValueTable::lookup(*memory, geometry)) return false;
+  *value = builder_.add_value(proto::Value::RESULT, 0, tensor);
+  memory->values.emplace_back(geometry, *value);
+  return true;
+}
+
+void Recorder::annotate(Call& call) {
+  call.node.set_scope(builder_.scope(absl::StrJoin(scope_stack(), "/")));
+  for (const auto* memories : {&call.read_memories, &call.written_memories}) {
+    for (const Memory* memory : *memories) {
+      if (call.node.module() == 0) call.node.set_module(builder_.scope(module_of(*memory)));
+    }
+  }
+  // Autograd numbers its functions; the function made last before this kernel ran differentiates
+  // this node, and one that is being evaluated tells whose gradient the node is part of.
+  const int index = builder_.nodes() - 1;
+  call.node.set_in_backward(torch::autograd::get_current_graph_task_id() != -1);
+  request_device(call.node);
+  if (const auto function = torch::autograd::get_current_node()) {
+    const auto forward = forward_nodes_.find(function->sequence_nr());
+    if (forward == forward_nodes_.end()) return;
+    call.node.set_differentiates(forward->second + 1);
+    const proto::Node& differentiated = builder_.def().nodes(forward->second);
+    if (call.node.module() == 0) call.node.set_module(differentiated.module());
+    if (call.node.scope() == 0) call.node.set_scope(differentiated.scope());
+  } else if (at::sequence_number::peek() > last_sequence_) {
+    last_sequence_ = at::sequence_number::peek();
+    forward_nodes_[last_sequence_ - 1] = index;
+  }
+}
+
+void Recorder::request_device(proto::Node& node) {
+  const DeviceRequest request = requested_device({.name = node.op()});
+  if (request.colocate_with.defined()) {
+    const int64_t value = value_of(request.colocate_with);
+    node.set_colocated_with(static_cast<uint32_t>(value + 1));
+  } else {
+    node.set_device(request.device.to_string());
+  }
+  node.set_device_reason(builder_.scope(request.scopes));
+}
+
+std::string Recorder::module_of(const Memory& memory) const {
+  if (memory.origin != MemoryOrigin::kVariable) return "";
+  const std::string& name = variables_[memory.index].record->name;
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos ? "" : name.substr(0, dot);
+}
+
+}  // namespace trireme::internal

@@ -1,0 +1,73 @@
+#include "trireme/capture/scratch.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/flip.h>
+#include <ATen/ops/roll.h>
+
+#include <cstring>
+
+namespace trireme::internal {
+namespace {
+
+int64_t extent(const at::Tensor& tensor) {
+  int64_t last = 0;
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) == 0) return 0;
+    last += (tensor.size(i) - 1) * tensor.stride(i);
+  }
+  return last + 1;
+}
+
+// The memory that the copy covers, as one row.
+at::Tensor row_of(const at::Tensor& copy) {
+  return at::as_strided(copy, {extent(copy)}, {1}, copy.storage_offset());
+}
+
+}  // namespace
+
+at::Tensor scratch_copy(const at::Tensor& tensor) {
+  const at::NoGradGuard no_gradients;
+  const at::Tensor source = tensor.detach();
+  const at::Tensor row = at::empty({extent(source)}, source.options());
+  if (row.numel() == 0) {
+    // There is nothing to copy, and no memory to copy it to.
+  } else if (source.device().is_cpu()) {
+    std::memcpy(row.mutable_data_ptr(), source.const_data_ptr(),
+                row.numel() * row.dtype().itemsize());
+  } else {
+    row.copy_(row_of(source));
+  }
+  at::Tensor copy = at::as_strided(row, source.sizes(), source.strides(), 0);
+  // A tensor in its own right: a view would refuse to change its need for gradients.
+  copy = copy.detach();
+  copy.requires_grad_(tensor.requires_grad());
+  return copy;
+}
+
+void perturb_argument(at::Tensor& copy, int perturbation) {
+  if (copy.numel() == 0 || perturbation == 0) return;
+  const at::NoGradGuard no_gradients;
+  at::Tensor row = row_of(copy.detach());
+  row.copy_(perturbation == 1 ? at::roll(row, {1}, {0}) : at::flip(row, {0}));
+  if (copy.is_floating_point() || copy.is_complex()) {
+    // Turned around as well, so that comparisons of elements, and with zero, come out otherwise.
+    row.mul_(perturbation == 1 ? 63.0 / 64.0 : -1.0);
+  } else if (copy.scalar_type() != at::kBool && row.min().equal(row.max())) {
+    row.add_(perturbation);
+  }
+}
+
+void perturb_variable(at::Tensor& copy, int perturbation) {
+  if (copy.numel() == 0 || copy.scalar_type() == at::kBool || perturbation == 0) return;
+  const at::NoGradGuard no_gradients;
+  at::Tensor row = row_of(copy.detach());
+  if (copy.is_floating_point() || copy.is_complex()) {
+    row.mul_(1.0 - perturbation / 64.0).add_(perturbation / 1024.0);
+  } else {
+    row.add_(perturbation);
+  }
+}
+
+}  // namespace trireme::internal

@@ -1,0 +1,190 @@
+#include "trireme/exec/node_runner.h"
+
+#include <ATen/ops/alias.h>
+
+#include <cstring>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+#include "trireme/exec/mkl_warm_up.h"
+#include "trireme/exec/random.h"
+#include "trireme/graph/describe_node.h"
+#include "trireme/graph/guards.h"
+
+namespace trireme::internal {
+namespace {
+
+using Kind = ArgumentPlan::Kind;
+
+absl::Status check_count(const char* what, size_t expected, size_t given) {
+  if (expected == given) return absl::OkStatus();
+  return make_status(ErrorCode::kInvalidArgument,
+                     absl::StrCat("the graph takes ", expected, " ", what, " and got ", given));
+}
+
+void guard_layout(const at::Tensor& tensor) {
+  if (tensor.defined() && tensor.layout() != at::kStrided) guard_sparse(tensor);
+}
+
+// Memory that was used before holds what others computed. All of it is cleared: elements that the
+// result's strides leave out can be seen through another view.
+void clear(torch::jit::Stack& results) {
+  for (c10::IValue& result : results) {
+    if (!result.isTensor()) continue;
+    const at::Tensor& tensor = result.toTensor();
+    if (tensor.layout() == at::kStrided && tensor.device().is_cpu()) {
+      if (tensor.storage().nbytes() == 0) continue;
+      std::memset(tensor.storage().mutable_data(), 0, tensor.storage().nbytes());
+    } else {
+      tensor.zero_();
+    }
+  }
+}
+
+}  // namespace
+
+NodeRunner::NodeRunner(const Plan& plan, at::Generator generator)
+    : plan_(plan), generator_(std::move(generator)), values_(plan.graph->def.values_size()) {
+  warm_up_mkl();
+}
+
+absl::Status NodeRunner::bind(const std::vector<at::Tensor>& inputs,
+                              const std::vector<at::Tensor>& variables) {
+  TRIREME_RETURN_IF_ERROR(check_count("inputs", plan_.input_values.size(), inputs.size()));
+  TRIREME_RETURN_IF_ERROR(check_count("variables", plan_.variable_values.size(), variables.size()));
+  const auto place = [this](const std::vector<int64_t>& values, size_t i, at::Tensor tensor) {
+    if (values[i] >= 0) values_[values[i]] = std::move(tensor);
+  };
+  for (size_t i = 0; i < inputs.size(); ++i) place(plan_.input_values, i, inputs[i]);
+  for (size_t i = 0; i < variables.size(); ++i) place(plan_.variable_values, i, variables[i]);
+  const auto& constants = plan_.graph->constants;
+  for (size_t i = 0; i < constants.size(); ++i) {
+    place(plan_.constant_values, i,
+          plan_.constant_written[i] ? constants[i].clone() : constants[i]);
+  }
+  return absl::OkStatus();
+}
+
+void NodeRunner::execute(const NodePlan& node, torch::jit::Stack& stack, bool in_order) {
+  stack.clear();
+  for (const ArgumentPlan& argument : node.arguments) push(argument, stack, in_order);
+  for (int i : node.aliased) stack[i] = at::alias(stack[i].toTensor());
+  enforce(node.rules, stack);
+  call(node, stack);
+  trim_results(node.rules, stack);
+  if (node.makes_uninitialized) clear(stack);
+  take_results(node, stack);
+  stack.clear();
+  if (!in_order) return;
+  for (uint32_t value : node.free_after) values_[value] = c10::IValue();
+}
+
+void NodeRunner::push(const ArgumentPlan& argument, torch::jit::Stack& stack, bool in_order) {
+  switch (argument.kind) {
+    case Kind::kConstant:
+      stack.push_back(argument.constant);
+      return;
+    case Kind::kValue:
+      if (argument.last_use && in_order) {
+        stack.push_back(std::move(values_[argument.value]));
+      } else {
+        stack.push_back(values_[argument.value]);
+      }
+      if (!stack.back().isTensor()) return;
+      if (argument.required && !stack.back().toTensor().defined()) {
+        throw Error(ErrorCode::kInvalidArgument, "one of its arguments is an undefined tensor");
+      }
+      guard_layout(stack.back().toTensor());
+      return;
+    case Kind::kValues: {
+      c10::List<at::Tensor> list;
+      list.reserve(argument.values.size());
+      for (int64_t value : argument.values) {
+        list.push_back(values_[value].toTensor());
+        guard_layout(values_[value].toTensor());
+      }
+      stack.push_back(std::move(list));
+      return;
+    }
+    case Kind::kOptionalValues: {
+      c10::List<std::optional<at::Tensor>> list;
+      list.reserve(argument.values.size());
+      for (int64_t value : argument.values) {
+        if (value >= 0) guard_layout(values_[value].toTensor());
+        list.push_back(value < 0 ? std::nullopt
+                                 : std::optional<at::Tensor>(values_[value].toTensor()));
+      }
+      stack.push_back(std::move(list));
+      return;
+    }
+    case Kind::kGenerator:
+      stack.push_back(generator_);
+      return;
+  }
+}
+
+void NodeRunner::call(const NodePlan& node, torch::jit::Stack& stack) {
+  if (node.random && !node.has_generator) {
+    BorrowDefaultGenerator borrow(generator_);
+    node.op.callBoxed(stack);
+  } else {
+    node.op.callBoxed(stack);
+  }
+}
+
+void NodeRunner::take_results(const NodePlan& node, torch::jit::Stack& stack) {
+  for (size_t i = 0; i < node.results.size(); ++i) {
+    const NodePlan::Result& result = node.results[i];
+    if (result.value >= 0) {
+      values_[result.value] = std::move(stack[i]);
+    } else if (!result.list.empty()) {
+      take_list(result, stack[i].toTensorVector());
+    }
+  }
+}
+
+void NodeRunner::take_list(const NodePlan::Result& result, std::vector<at::Tensor> tensors) {
+  if (tensors.size() != result.list.size()) {
+    throw Error(ErrorCode::kInternal, absl::StrCat("gave ", tensors.size(), " tensors and ",
+                                                   result.list.size(), " when capturing"));
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (result.list[i] >= 0) values_[result.list[i]] = std::move(tensors[i]);
+  }
+}
+
+at::Tensor NodeRunner::output(size_t index) const {
+  const int64_t value = plan_.graph->def.outputs(static_cast<int>(index));
+  if (value < 0) return {};
+  const at::Tensor& output = values_[value].toTensor();
+  return plan_.output_copied[index] && output.defined() ? output.clone() : output;
+}
+
+std::vector<at::Tensor> NodeRunner::outputs() const {
+  std::vector<at::Tensor> outputs(plan_.output_copied.size());
+  for (size_t i = 0; i < outputs.size(); ++i) outputs[i] = output(i);
+  return outputs;
+}
+
+Origin NodeRunner::origin() const {
+  return {"", absl::StrCat("graph '", plan_.graph->def.name(), "'")};
+}
+
+absl::Status NodeRunner::failed(size_t node) const {
+  std::string why;
+  ErrorCode code = ErrorCode::kInternal;
+  try {
+    throw;
+  } catch (const Error& error) {
+    why = error.message();
+    code = error.code();
+  } catch (const c10::Error& error) {
+    why = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    why = error.what();
+  }
+  return make_status(code, absl::StrCat(describe_node(plan_, node), " failed: ", why), origin());
+}
+
+}  // namespace trireme::internal

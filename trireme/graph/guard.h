@@ -1,0 +1,11 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/ArrayRef.h>
+
+namespace trireme::internal {
+
+// Checks an operator's arguments before its kernel sees them. Throws Error with what is wrong.
+using Guard = void (*)(c10::ArrayRef<c10::IValue> arguments);
+
+}  // namespace trireme::internal

@@ -1,0 +1,56 @@
+#include "trireme/runtime/master_graph.h"
+
+#include <utility>
+
+namespace trireme::internal {
+
+MasterGraph::MasterGraph(uint64_t session, SessionSettings settings, PlacedGraph placed,
+                         std::vector<GraphPart> parts)
+    : session_(session),
+      settings_(std::move(settings)),
+      placed_(std::move(placed)),
+      parts_(std::move(parts)) {}
+
+std::shared_ptr<const MasterGraph::Registered> MasterGraph::registered() const {
+  MutexLock lock(mutex_);
+  return registered_;
+}
+
+void MasterGraph::set_registered(std::shared_ptr<const Registered> registered) {
+  MutexLock lock(mutex_);
+  registered_ = std::move(registered);
+}
+
+void MasterGraph::invalidate(const Registered& registered) {
+  MutexLock lock(mutex_);
+  if (registered_.get() == &registered) registered_.reset();
+}
+
+uint64_t MasterGraph::begin_step(std::weak_ptr<RunningStep> step) {
+  MutexLock lock(mutex_);
+  under_way_.emplace(next_step_, std::move(step));
+  return next_step_++;
+}
+
+void MasterGraph::look_after_steps() {
+  std::vector<std::shared_ptr<RunningStep>> steps;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [number, weak] : under_way_) {
+      if (auto step = weak.lock()) steps.push_back(std::move(step));
+    }
+  }
+  for (const auto& step : steps) step->look_after();
+}
+
+void MasterGraph::end_step(uint64_t number) {
+  MutexLock lock(mutex_);
+  under_way_.erase(number);
+}
+
+uint64_t MasterGraph::oldest_step() const {
+  MutexLock lock(mutex_);
+  return under_way_.empty() ? next_step_ : under_way_.begin()->first;
+}
+
+}  // namespace trireme::internal
