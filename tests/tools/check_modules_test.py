@@ -76,6 +76,26 @@ class CheckModules(unittest.TestCase):
         self.assertNotEqual(check({}).returncode, 0)
         self.assertEqual(check({"README.md": "```code-map\nbase/  ground (to come)  <- nothing\n```\n"}).returncode, 2)
 
+    def test_units_in_a_circle(self):
+        self.bad(
+            "[cycle] these units include each other in a circle: error, logging",
+            {
+                **self.with_include("trireme/base/error.cc", '"trireme/base/logging.h"'),
+                **self.with_include("trireme/base/logging.h", '"trireme/base/error.h"'),
+            },
+        )
+        longer = {
+            "trireme/base/a.h": '#pragma once\n\n#include "trireme/base/b.h"\n',
+            "trireme/base/b.cc": '#include "trireme/base/c.h"\n',
+            "trireme/base/c.cc": '#include "trireme/base/a.h"\n',
+        }
+        self.bad("in a circle: a, b, c", longer)
+
+    def test_a_test_is_no_part_of_a_circle(self):
+        result = check({**GOOD, **self.with_include("trireme/base/error_test.cc", '"trireme/base/logging.h"'),
+                        "trireme/base/logging.h": '#pragma once\n\n#include "trireme/base/error.h"\n'})
+        self.assertEqual(result.returncode, 0, result.stdout)
+
     def test_upward_include(self):
         self.bad(
             "trireme/base/error.cc:4: [uses] trireme/cluster/spec.h: base may not use cluster; it may use: no other module",

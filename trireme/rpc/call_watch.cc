@@ -1,20 +1,18 @@
 #include "trireme/rpc/call_watch.h"
 
-#include "trireme/rpc/incoming_call.h"
-
 namespace trireme::internal {
 
 CallWatch::CallWatch(grpc::ServerCompletionQueue* queue, Duration period)
     : queue_(queue), period_(period) {}
 
-void CallWatch::add(IncomingCall* call) {
+void CallWatch::add(WatchedCall* call) {
   call->next_ = first_;
   call->previous_ = nullptr;
   if (first_ != nullptr) first_->previous_ = call;
   first_ = call;
 }
 
-void CallWatch::remove(IncomingCall* call) {
+void CallWatch::remove(WatchedCall* call) {
   if (call->previous_ != nullptr) call->previous_->next_ = call->next_;
   if (call->next_ != nullptr) call->next_->previous_ = call->previous_;
   if (first_ == call) first_ = call->next_;
@@ -34,7 +32,7 @@ void CallWatch::end() {
 void CallWatch::on_event(bool ok) {
   if (!ok) return;
   const Time now = Clock::real().now();
-  for (IncomingCall* call = first_; call != nullptr; call = call->next_) call->let_go_if_late(now);
+  for (WatchedCall* call = first_; call != nullptr; call = call->next_) call->let_go_if_late(now);
   begin();
 }
 

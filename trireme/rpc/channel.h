@@ -1,20 +1,15 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
-#include <stop_token>
 #include <string>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "trireme/base/clock.h"
+#include "trireme/rpc/call.h"
 #include "trireme/rpc/credentials.h"
 #include "trireme/rpc/frame.h"
 #include "trireme/rpc/message.h"
-#include "trireme/rpc/retry.h"
 
 namespace trireme {
 namespace internal {
@@ -38,27 +33,6 @@ struct ChannelOptions {
   std::shared_ptr<internal::ServingQueues> serving = nullptr;
 };
 
-struct CallOptions {
-  Time deadline = after(std::chrono::seconds(60));
-  // By when the server must have been heard of, if that is sooner: a call in one frame each way
-  // must have been answered, and of a streamed one the first frame of an answer or a grant must
-  // have come. If the server is lost after that, the connection's own pings detect it.
-  Time first_word = Time::max();
-  // The incarnation that is meant. 0: the one that was there at the last hello.
-  uint64_t incarnation = 0;
-  // The answer may be larger than a frame and is streamed. A call without this flag is cheaper, and
-  // its answer may have at most kMaxFrameBytes.
-  bool large_response = false;
-  // Wait until the deadline for a peer that is not up yet, instead of failing at once.
-  bool wait_for_ready = false;
-  std::stop_token stop = {};
-  // Where the answer's tensors are to lie; none: in new memory. What is there must not be used
-  // before the answer has come, and is anything if that is an error.
-  Destination into = nullptr;
-  // Repeats the call until the deadline when it may have been lost; none: it fails at once.
-  std::optional<RetryPolicy> retry = std::nullopt;
-};
-
 // Who is at the other end.
 struct Hello {
   std::string task;
@@ -74,9 +48,6 @@ Message hello_request(const ChannelOptions& options);
 absl::StatusOr<Hello> read_hello(const absl::StatusOr<Message>& answer);
 
 }  // namespace internal
-
-using Response = absl::StatusOr<Message>;
-using OnResponse = absl::AnyInvocable<void(Response)>;
 
 // A connection to one server, made at the first call and again after it broke. Errors name the
 // task, its address and the method; those of the transport are TASK_UNREACHABLE, and calls to a

@@ -4,7 +4,7 @@
 #include <memory>
 #include <stop_token>
 
-#include "trireme/rpc/channel.h"
+#include "trireme/rpc/call.h"
 #include "trireme/rpc/fault_injector.h"
 
 namespace trireme::internal {

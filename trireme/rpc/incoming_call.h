@@ -18,7 +18,8 @@
 #include "trireme/rpc/flow_control.h"
 #include "trireme/rpc/grpc_bridge.h"
 #include "trireme/rpc/receive_budget.h"
-#include "trireme/rpc/server.h"
+#include "trireme/rpc/server_options.h"
+#include "trireme/rpc/service.h"
 
 namespace trireme::internal {
 
@@ -69,7 +70,9 @@ struct ServerContextOfCalls {
 // Events of one call come one at a time, on the thread of its queue; only respond(), the stop
 // token and the intake, when it lets the call in, are of other threads. It lives until gRPC has no
 // event of it left and nobody holds it.
-class IncomingCall : public std::enable_shared_from_this<IncomingCall>, private Admission {
+class IncomingCall : public std::enable_shared_from_this<IncomingCall>,
+                     public WatchedCall,
+                     private Admission {
  public:
   // Waits for the next call on this queue, serves it, and waits for another one.
   static void accept(ServerContextOfCalls& server, CallWatch* watch);
@@ -85,12 +88,9 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall>, private 
   std::stop_token stop_token();
   void respond(absl::StatusOr<Message> response);
 
-  // Cancels the call when its caller has sent or taken too little for too long.
-  void let_go_if_late(Time now);
+  void let_go_if_late(Time now) override;
 
  private:
-  friend class CallWatch;
-
   void on_accepted(bool ok);
   void on_read(bool ok);
   void on_grant_written(bool ok);
@@ -167,8 +167,6 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall>, private 
   uint64_t sent_ = 0;
 
   std::atomic<Time> late_at_ = Time::max();
-  IncomingCall* next_ = nullptr;  // of the watch
-  IncomingCall* previous_ = nullptr;
 
   Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;

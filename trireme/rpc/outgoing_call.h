@@ -10,8 +10,8 @@
 #include <string>
 
 #include "trireme/base/mutex.h"
+#include "trireme/rpc/call.h"
 #include "trireme/rpc/call_queue.h"
-#include "trireme/rpc/channel.h"
 #include "trireme/rpc/flow_control.h"
 #include "trireme/rpc/grpc_bridge.h"
 

@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "trireme/rpc/channel.h"
+#include "trireme/rpc/call.h"
 
 namespace trireme::internal {
 
