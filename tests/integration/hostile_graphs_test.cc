@@ -2,7 +2,7 @@
 // an error, or what eager LibTorch gives; the server lives and nobody else notices.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <csignal>
 #include <future>

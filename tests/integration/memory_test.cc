@@ -2,7 +2,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <atomic>

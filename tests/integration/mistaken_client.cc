@@ -1,7 +1,7 @@
 // A program that uses a cluster and may have been given the wrong one: says what came of it.
 //
 //   mistaken_client session|strategy|coordinator CLUSTER_JSON CERTS TIMEOUT_MS
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <chrono>
 #include <cstdio>

@@ -1,6 +1,7 @@
 // A program that trains in peace: runs steps of a session on a server until it is told to end
 // (SIGTERM), and looks at every result. Exits with 1 if one is not what it has to be.
-#include <torch/torch.h>
+#include <ATen/Parallel.h>
+#include <torch/types.h>
 
 #include <csignal>
 #include <cstdio>
@@ -15,7 +16,7 @@ volatile std::sig_atomic_t ended = 0;
 int main(int argc, char** argv) {
   using torch::Tensor;
   std::signal(SIGTERM, [](int) { ended = 1; });
-  torch::set_num_threads(1);
+  at::set_num_threads(1);
   long steps = 0;
   try {
     trireme::Session session(argc > 1 ? argv[1] : "");

@@ -130,7 +130,7 @@ const TensorSpoil kSizes[] = {
      }},
 };
 
-const std::pair<const char*, c10::ScalarType> kDtypes[] = {
+const std::pair<const char*, c10::ScalarType> kSpoiledDtypes[] = {
     {"as_f32", at::kFloat},     {"as_f64", at::kDouble},       {"as_f16", at::kHalf},
     {"as_bf16", at::kBFloat16}, {"as_i64", at::kLong},         {"as_i32", at::kInt},
     {"as_i16", at::kShort},     {"as_i8", at::kChar},          {"as_u8", at::kByte},
@@ -180,7 +180,7 @@ Tensor spoil_tensor(const Tensor& tensor, const std::string& kind) {
   for (const TensorSpoil& spoil : kSizes) {
     if (kind == spoil.kind) return spoil.change(tensor);
   }
-  for (const auto& [name, dtype] : kDtypes) {
+  for (const auto& [name, dtype] : kSpoiledDtypes) {
     if (kind == name) return tensor.to(dtype);
   }
   for (const Fill& fill : kFills) {
@@ -201,7 +201,7 @@ void spoils_of_tensor(const Tensor& tensor, size_t argument, int item, std::vect
     for (const TensorSpoil& spoil : kOnes) add(spoil.kind);
   }
   for (const TensorSpoil& spoil : kSizes) add(spoil.kind);
-  for (const auto& [name, dtype] : kDtypes) {
+  for (const auto& [name, dtype] : kSpoiledDtypes) {
     if (dtype != tensor.scalar_type()) add(name);
   }
   for (const Fill& fill : kFills) add(fill.kind);
