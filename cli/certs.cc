@@ -9,7 +9,7 @@
 namespace trireme {
 namespace {
 
-constexpr char kFooter[] = R"(
+constexpr char kCertsFooter[] = R"(
 Examples:
   trireme certs init certs --cluster cluster.json
   trireme server --certs certs --job worker --task 0 --cluster cluster.json
@@ -22,12 +22,12 @@ is replaced: that is how they are renewed, and running processes take them up wi
 
 constexpr int kMostDays = 3650;
 
-struct Options {
+struct CertsFlags {
   std::string folder, cluster;
   int days = 365;
 };
 
-int init(const Options& options) {
+int init(const CertsFlags& options) {
   if (options.days < 1 || options.days > kMostDays) {
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -55,12 +55,12 @@ void add_certs_command(CLI::App& app, Invocation& invocation) {
   CLI::App* command = app.add_subcommand("certs", "Make certificates for the tasks of a cluster");
   command->require_subcommand(1);
   CLI::App* make = command->add_subcommand("init", "Make or renew them, in a folder");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CertsFlags>();
   make->add_option("DIR", options->folder, "The folder; it is made if it does not exist")
       ->required();
   make->add_option("--cluster", options->cluster, "The cluster as a JSON file")->type_name("FILE");
   make->add_option("--days", options->days, "How long they are valid")->capture_default_str();
-  make->footer(kFooter);
+  make->footer(kCertsFooter);
   make->callback([&invocation, options] { invocation.run = [options] { return init(*options); }; });
 }
 

@@ -17,7 +17,7 @@
 namespace trireme {
 namespace {
 
-constexpr char kFooter[] = R"(
+constexpr char kLaunchFooter[] = R"(
 Examples:
   trireme launch --workers 3 --ps 2 -- ./train --epochs 5
   trireme launch --workers 2 --same-binary -- ./train
@@ -36,14 +36,14 @@ so and the rest goes on.)";
 constexpr auto kPatience = std::chrono::seconds(10);
 constexpr int kMostTasks = 1000;
 
-struct Options {
+struct LaunchFlags {
   int workers = 1, ps = 0;
   std::string devices, certs, log_level = "info";
   double timeout = 60;
   bool same_binary = false;
 };
 
-void check(const Options& options, const std::vector<std::string>& program) {
+void check(const LaunchFlags& options, const std::vector<std::string>& program) {
   const auto refuse = [](const std::string& text) {
     throw Error(ErrorCode::kInvalidArgument, text);
   };
@@ -73,7 +73,7 @@ void check(const Options& options, const std::vector<std::string>& program) {
   value_or_throw(find_program(program[0]));
 }
 
-std::vector<std::string> server_command(const Options& options,
+std::vector<std::string> server_command(const LaunchFlags& options,
                                         const std::vector<std::string>& program) {
   if (options.same_binary) return program;
   std::vector<std::string> command = {"/proc/self/exe", "server", "--log-level", options.log_level};
@@ -125,7 +125,7 @@ ExitStatus run_program(const std::vector<std::string>& program, const std::strin
   return *process->wait(Time::max());
 }
 
-int launch(const Options& options, const std::vector<std::string>& program) {
+int launch(const LaunchFlags& options, const std::vector<std::string>& program) {
   const Duration limit = seconds_of("--timeout", options.timeout);
   check(options, program);
   StopOnSignal signals;
@@ -147,7 +147,7 @@ int launch(const Options& options, const std::vector<std::string>& program) {
 void add_launch_command(CLI::App& app, Invocation& invocation) {
   CLI::App* command =
       app.add_subcommand("launch", "Run a program with a whole cluster on this machine");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<LaunchFlags>();
   command->add_option("--workers", options->workers, "How many workers")->capture_default_str();
   command->add_option("--ps", options->ps, "How many parameter servers")->capture_default_str();
   command->add_option("--devices", options->devices,
@@ -164,7 +164,7 @@ void add_launch_command(CLI::App& app, Invocation& invocation) {
       ->add_option("--log-level", options->log_level,
                    "Of the servers: debug, info, warning, error or off")
       ->capture_default_str();
-  command->footer(kFooter);
+  command->footer(kLaunchFooter);
   command->callback([&invocation, options] {
     invocation.run = [options, program = invocation.program] { return launch(*options, program); };
   });

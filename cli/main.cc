@@ -14,7 +14,7 @@
 namespace trireme {
 namespace {
 
-constexpr char kFooter[] = R"(
+constexpr char kMainFooter[] = R"(
 Examples:
   trireme launch --workers 3 --ps 2 -- ./train       a whole cluster on this machine, for one program
   trireme server --job ps --task 0 --cluster c.json  one task, on the machine where it should run
@@ -55,7 +55,7 @@ int run(std::vector<std::string> words, Invocation invocation) {
   app.set_version_flag("--version",
                        absl::StrCat("trireme ", version(), " (protocol ", kProtocolVersion,
                                     ", LibTorch ", TORCH_VERSION, ")"));
-  app.footer(kFooter);
+  app.footer(kMainFooter);
   add_certs_command(app, invocation);
   add_launch_command(app, invocation);
   add_server_command(app, invocation);

@@ -17,7 +17,7 @@
 namespace trireme {
 namespace {
 
-constexpr char kFooter[] = R"(
+constexpr char kServerFooter[] = R"(
 Examples:
   trireme server --job worker --task 0 --cluster cluster.json
   trireme server --job ps --task 1 --cluster cluster.json --devices cpu:2 --threads 4
@@ -32,7 +32,7 @@ With --certs every connection is TLS with certificates on both sides; `trireme c
 Without certificates a server listens on loopback addresses only. --insecure lifts that: then every
 machine that reaches the port commands the server.)";
 
-struct Options {
+struct ServerFlags {
   std::string job, task, cluster, devices, certs, bind, log_level = "info";
   int threads = 0;
   uint64_t memory_limit = 0;
@@ -50,7 +50,7 @@ std::string tasks_of(const ClusterSpec& spec) {
   return absl::StrJoin(jobs, "; ");
 }
 
-Cluster own_cluster(const Options& options) {
+Cluster own_cluster(const ServerFlags& options) {
   Cluster cluster = resolve_cluster(options.job, options.task, options.cluster);
   if (cluster.is_local()) {
     throw Error(
@@ -72,7 +72,7 @@ size_t pool_capacity() {
                               uint64_t{4} << 30);
 }
 
-int serve(const Options& options) {
+int serve(const ServerFlags& options) {
   set_log_level(parse_log_level(options.log_level));
   if (options.threads < 0) {
     throw Error(ErrorCode::kInvalidArgument, absl::StrCat("--threads=", options.threads,
@@ -98,7 +98,7 @@ int serve(const Options& options) {
 
 void add_server_command(CLI::App& app, Invocation& invocation) {
   CLI::App* command = app.add_subcommand("server", "Serve one task of a cluster, until stopped");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ServerFlags>();
   command->add_option("--job", options->job, "The role: worker, ps, chief or evaluator");
   command->add_option("--task", options->task, "Its number among the tasks of that role");
   command
@@ -125,7 +125,7 @@ void add_server_command(CLI::App& app, Invocation& invocation) {
                     "Listen where other machines can reach it, without certificates");
   command->add_option("--log-level", options->log_level, "debug, info, warning, error or off")
       ->capture_default_str();
-  command->footer(kFooter);
+  command->footer(kServerFooter);
   command->callback(
       [&invocation, options] { invocation.run = [options] { return serve(*options); }; });
 }

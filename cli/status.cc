@@ -19,7 +19,7 @@
 namespace trireme {
 namespace {
 
-constexpr char kFooter[] = R"(
+constexpr char kStatusFooter[] = R"(
 Examples:
   trireme status --cluster cluster.json              every task of the cluster
   trireme status --cluster cluster.json --wait 60    first wait, up to a minute, until all are up
@@ -31,7 +31,7 @@ Examples:
 Without --cluster and --target the cluster is that of TF_CONFIG, or of torchrun's or Slurm's
 variables. All tasks are asked at once. Exit code: 0 if every task answers, 1 if one does not.)";
 
-struct Options {
+struct StatusFlags {
   std::string cluster, target, certs;
   double timeout = 5;
   std::optional<double> wait;
@@ -51,7 +51,7 @@ std::string role_of(const std::string& task) {
   return parsed.ok() ? *parsed : "";
 }
 
-std::vector<Row> ask_target(const Options& options, Time deadline) {
+std::vector<Row> ask_target(const StatusFlags& options, Time deadline) {
   std::string address = options.target;
   if (address.rfind("grpc://", 0) == 0) address = address.substr(7);
   try {
@@ -73,7 +73,7 @@ std::vector<Row> ask_target(const Options& options, Time deadline) {
   return {row};
 }
 
-std::vector<Row> ask_cluster(const ClusterSpec& spec, const Options& options, Time deadline) {
+std::vector<Row> ask_cluster(const ClusterSpec& spec, const StatusFlags& options, Time deadline) {
   StopOnSignal signals;
   const ClusterStatus status =
       describe_cluster(spec, {.deadline = deadline,
@@ -159,7 +159,7 @@ void print_json(const std::vector<Row>& rows) {
   std::printf("%s\n", nlohmann::ordered_json{{"tasks", tasks}}.dump(2).c_str());
 }
 
-int show(const Options& options) {
+int show(const StatusFlags& options) {
   if (!options.cluster.empty() && !options.target.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--cluster asks every task of a file and --target one address; give one of them");
@@ -206,7 +206,7 @@ int show(const Options& options) {
 
 void add_status_command(CLI::App& app, Invocation& invocation) {
   CLI::App* command = app.add_subcommand("status", "Ask every task of a cluster whether it is up");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StatusFlags>();
   command->add_option("--cluster", options->cluster, "The cluster as a JSON file")
       ->type_name("FILE");
   command->add_option("--target", options->target, "Ask only the server at this address")
@@ -224,7 +224,7 @@ void add_status_command(CLI::App& app, Invocation& invocation) {
       ->capture_default_str();
   command->add_option("--wait", options->wait,
                       "Seconds to wait for tasks that are not up yet, saying for whom");
-  command->footer(kFooter);
+  command->footer(kStatusFooter);
   command->callback(
       [&invocation, options] { invocation.run = [options] { return show(*options); }; });
 }
