@@ -106,6 +106,7 @@ endfunction()
 
 function(trireme_test_binary NAME SOURCES DEPS LINK SANITIZE)
   add_executable(${NAME} ${SOURCES})
+  trireme_compile_quickly(${NAME})
   trireme_links_torch(torch "${DEPS}" "${LINK}")
   if(torch)
     trireme_together(${NAME})
