@@ -1,8 +1,8 @@
 # Keeps builds short: most of their time goes into parsing LibTorch, protobuf and gRPC again and again.
 
-# Sources of a module compiled together: the headers are parsed once for each group. File-local names must then differ
-# within a module. Not in the debug build: `.ci/full includes` makes it, to show that every source includes what it uses.
-option(TRIREME_UNITY "Compile several sources of a module as one" OFF)
+# Sources of a target compiled together: the headers are parsed once for each group. File-local names must then differ
+# within a target. Not in the debug build: `.ci/full includes` makes it, to show that every source includes what it uses.
+option(TRIREME_UNITY "Compile several sources of a target as one" OFF)
 
 function(trireme_together TARGET)
   set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ${TRIREME_UNITY} UNITY_BUILD_BATCH_SIZE 8)

@@ -153,7 +153,7 @@ TEST_F(WorkersComeAndGo, AWorkerAtFivePercentOfACoreIsNamedWithinThreeSteps) {
   }
   EXPECT_TRUE(state_of(1).slow);
   EXPECT_FALSE(state_of(0).slow);
-  // Those in flight when the throttle came down ran at full speed, and count for none.
+  // The closure in flight when the throttle came down ran at full speed; it is the one more.
   EXPECT_LE(state_of(1).closures_done - before, 3u + 1);
 }
 

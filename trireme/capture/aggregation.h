@@ -2,7 +2,7 @@
 
 namespace trireme {
 
-// What becomes of the values that several replicas (strategy.run()) assign to one variable.
+// How the values that several replicas (strategy.run()) assign to one variable are combined.
 enum class Aggregation {
   kNone,  // assigning there is an error
   kSum,

@@ -21,9 +21,9 @@ using StepBody = std::function<std::vector<at::Tensor>(const std::vector<at::Ten
 Captured capture(const StepBody& step, const std::vector<at::Tensor>& inputs,
                  const CaptureOptions& options);
 
-// Whether the calling thread is inside a step that is being captured.
+// Returns true if the calling thread is inside a step that is being captured.
 bool is_capturing();
-// The name of that step; empty: there is none.
+// The name of that step; empty if there is none.
 std::string captured_function();
 
 }  // namespace trireme::internal

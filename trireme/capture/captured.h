@@ -11,7 +11,7 @@
 #include "trireme/capture/variable_registry.h"
 #include "trireme/graph/plan.h"
 
-// What a capture is asked for, and what it gives.
+// The options of a capture, and its result.
 namespace trireme::internal {
 
 struct CaptureOptions {
@@ -36,7 +36,7 @@ struct Captured {
   std::shared_ptr<GraphData> graph;
   std::vector<std::shared_ptr<VariableRecord>> variables;  // as the graph numbers them
   std::vector<ExternalTensor> externals;
-  // What the run started from and came to, for checks.
+  // Arguments, results and variables of the run that was recorded, for checks.
   std::vector<at::Tensor> inputs, outputs;
   std::vector<at::Tensor> variables_before, variables_after;
 };

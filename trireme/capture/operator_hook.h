@@ -33,7 +33,7 @@ class HookScope {
   const bool outer_included_;
 };
 
-// Of the innermost scope of the calling thread.
+// The hook of the calling thread's innermost scope; null if there is none.
 OperatorHook* current_hook();
 
 // With these an operator that came to a hook is passed on to its kernel.

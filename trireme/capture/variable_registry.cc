@@ -71,7 +71,7 @@ class Registry {
   // To be destroyed without the lock: with the last of its variables a home ends, which takes time.
   using Forgotten = std::vector<std::shared_ptr<VariableRecord>>;
 
-  // What nobody else holds any more: variables whose handles are gone, modules that are gone.
+  // Removes variables whose handles, or whose modules, are gone: nobody else holds them.
   Forgotten drop_forgotten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Forgotten forgotten;
     for (const auto& record : kept_) {
@@ -94,14 +94,6 @@ class Registry {
   std::unordered_set<std::shared_ptr<VariableRecord>> kept_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace
-
-bool VariableRecord::is_remote() const {
-  return !device.empty() && internal::is_remote(DeviceSpec::parse(device));
-}
-
-namespace {
-
 std::shared_ptr<VariableRecord> add(NewVariable variable, bool owned_elsewhere) {
   bool made;
   auto record = Registry::instance().add(std::move(variable), owned_elsewhere, &made);
@@ -110,6 +102,10 @@ std::shared_ptr<VariableRecord> add(NewVariable variable, bool owned_elsewhere) 
 }
 
 }  // namespace
+
+bool VariableRecord::is_remote() const {
+  return !device.empty() && internal::is_remote(DeviceSpec::parse(device));
+}
 
 std::shared_ptr<VariableRecord> add_variable(NewVariable variable) {
   return add(std::move(variable), /*owned_elsewhere=*/false);

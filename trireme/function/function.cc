@@ -23,16 +23,11 @@
 #include "trireme/function/replicas.h"
 #include "trireme/function/training_modes.h"
 
-namespace trireme {
+namespace trireme::internal {
 namespace {
 
 constexpr int kRetracesBeforeWarning = 5;
 constexpr size_t kDrawAttempts = 8;
-
-}  // namespace
-
-namespace internal {
-namespace {
 
 // A captured graph and what it holds for.
 struct Entry {
@@ -492,5 +487,4 @@ at::Tensor own_result(const at::Tensor& tensor) {
   return tensor.detach();
 }
 
-}  // namespace internal
-}  // namespace trireme
+}  // namespace trireme::internal

@@ -1,4 +1,4 @@
-// What plans make of graphs that were captured: whose memory values share, and how they run.
+// Plans of captured graphs: which values share memory, and how the plans run.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
