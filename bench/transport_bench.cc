@@ -106,6 +106,39 @@ struct Case {
   std::function<void()> bare;
 };
 
+void measure_rounds(const std::string& name, const Case& test, int rounds) {
+  test.ours();
+  test.bare();
+  for (int round = 0; round < rounds; ++round) {
+    // Each goes first in turn, so that neither always finds the machine as the other left it.
+    double took_ours = 0, took_bare = 0;
+    if (round % 2 == 0) took_ours = seconds(test.ours);
+    took_bare = seconds(test.bare);
+    if (round % 2 == 1) took_ours = seconds(test.ours);
+    std::printf(
+        "{\"case\": \"%s\", \"ours\": %.6g, \"anchor\": %.6g, \"unit\": \"%s\", "
+        "\"threads\": %d}\n",
+        name.c_str(), test.work / took_ours, test.work / took_bare, test.unit,
+        default_rpc_threads());
+    std::fflush(stdout);
+  }
+}
+
+// All, or those that are chosen.
+int measure_cases(const std::map<std::string, Case>& cases, const std::vector<std::string>& chosen,
+                  int rounds) {
+  for (const std::string& name : chosen) {
+    if (cases.contains(name)) continue;
+    std::fprintf(stderr, "no case '%s'\n", name.c_str());
+    return 2;
+  }
+  for (const auto& [name, test] : cases) {
+    if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), name) == chosen.end()) continue;
+    measure_rounds(name, test, rounds);
+  }
+  return 0;
+}
+
 struct Servers {
   std::string ours, bare, ours_tls, bare_tls, certs;
 };
@@ -184,31 +217,7 @@ int measure(const Servers& servers, int rounds, double scale,
           }
         }}},
   };
-  for (const std::string& name : chosen) {
-    if (!cases.contains(name)) {
-      std::fprintf(stderr, "no case '%s'\n", name.c_str());
-      return 2;
-    }
-  }
-  for (const auto& [name, test] : cases) {
-    if (!chosen.empty() && std::find(chosen.begin(), chosen.end(), name) == chosen.end()) continue;
-    test.ours();
-    test.bare();
-    for (int round = 0; round < rounds; ++round) {
-      // Each goes first in turn, so that neither always finds the machine as the other left it.
-      double took_ours = 0, took_bare = 0;
-      if (round % 2 == 0) took_ours = seconds(test.ours);
-      took_bare = seconds(test.bare);
-      if (round % 2 == 1) took_ours = seconds(test.ours);
-      std::printf(
-          "{\"case\": \"%s\", \"ours\": %.6g, \"anchor\": %.6g, \"unit\": \"%s\", "
-          "\"threads\": %d}\n",
-          name.c_str(), test.work / took_ours, test.work / took_bare, test.unit,
-          default_rpc_threads());
-      std::fflush(stdout);
-    }
-  }
-  return 0;
+  return measure_cases(cases, chosen, rounds);
 }
 
 }  // namespace
