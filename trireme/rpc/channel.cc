@@ -4,13 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <future>
+#include <atomic>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/version.h"
+#include "trireme/rpc/call_and_wait.h"
 #include "trireme/rpc/call_queue.h"
 #include "trireme/rpc/completion_loop.h"
 #include "trireme/rpc/fault_injector.h"
@@ -194,10 +195,9 @@ Response Channel::call(const std::string& method, Message request, const CallOpt
       return response;
     }
   }
-  auto answer = std::make_shared<std::promise<Response>>();
-  state_->call_patiently(method, std::move(request), prefix, options,
-                         [answer](Response response) { answer->set_value(std::move(response)); });
-  return answer->get_future().get();  // it comes by the deadline
+  return call_and_wait<Response>([&](OnResponse done) {
+    state_->call_patiently(method, std::move(request), prefix, options, std::move(done));
+  });
 }
 
 const ChannelOptions& Channel::options() const {
