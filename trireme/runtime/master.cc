@@ -1,296 +1,139 @@
 #include "trireme/runtime/master.h"
 
-#include <algorithm>
-#include <future>
-#include <optional>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
 #include "trireme/base/status.h"
-#include "trireme/graph/graph_file.h"
-#include "trireme/rpc/connect.h"
+#include "trireme/rpc/call_group.h"
 #include "trireme/rpc/timer.h"
-#include "trireme/runtime/server_service.h"
-#include "trireme/runtime/session.pb.h"
 
 namespace trireme::internal {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr size_t kMostGraphs = 256;  // of a session; the least recently used goes
-constexpr auto kSessionCheck = milliseconds(200);
-// For tasks that are not up. Then the client is told, and asks again.
-constexpr auto kWaitForTasks = std::chrono::seconds(1);
-constexpr auto kTimeToAnswer = milliseconds(200);
+constexpr auto kSessionCheck = std::chrono::milliseconds(200);
 
-absl::Status unknown_session(uint64_t session) {
-  return make_status(ErrorCode::kNotFound,
-                     absl::StrCat("session ", format_incarnation(session),
-                                  " is not known here: it was closed, or its lease ran out"));
+// Tells the tasks that have parts of a graph to let them go.
+void drop_registrations(const MasterGraph& graph) {
+  const auto registered = graph.registered();
+  if (registered == nullptr) return;
+  for (const auto& task : registered->tasks) task->drop_part(registered->id);
 }
-
-int64_t to_ms(Duration duration) {
-  return std::chrono::duration_cast<milliseconds>(duration).count();
-}
-
-// Several calls at once; the first error, once all have ended.
-class CallGroup {
- public:
-  void add(Channel& channel, const std::string& method, Message request, CallOptions options,
-           const std::string& task) {
-    auto promise = std::make_shared<std::promise<absl::Status>>();
-    answers_.push_back(promise->get_future());
-    channel.call(method, std::move(request), options, [promise, task](const Response& response) {
-      promise->set_value(with_origin(response.status(), {task, ""}));
-    });
-  }
-
-  absl::Status wait() {
-    absl::Status first;
-    for (auto& answer : answers_) {
-      absl::Status status = answer.get();  // comes by the call's deadline
-      if (first.ok()) first = std::move(status);
-    }
-    return first;
-  }
-
- private:
-  std::vector<std::future<absl::Status>> answers_;
-};
 
 }  // namespace
 
 Master::Master(TaskContext& context, PeerChannels& channels, std::shared_ptr<Worker> worker,
                Executor& executor)
     : context_(context),
-      channels_(channels),
       worker_(std::move(worker)),
       executor_(executor),
-      next_registration_(new_incarnation()) {
-  MutexLock lock(mutex_);
-  devices_[context.task] = context.devices;
-}
+      tasks_(context, channels, worker_),
+      devices_(context, channels),
+      next_registration_(new_incarnation()) {}
 
 void Master::start() {
   run_at(after(kSessionCheck), [weak = weak_from_this()] {
     const auto self = weak.lock();
-    if (self == nullptr) return;
-    {
-      MutexLock lock(self->mutex_);
-      if (self->stopped_) return;
-    }
+    if (self == nullptr || self->sessions_.stopped()) return;
     self->look_after_sessions();
     self->start();
   });
 }
 
 void Master::stop() {
-  MutexLock lock(mutex_);
-  stopped_ = true;
-  sessions_.clear();
+  sessions_.stop();
 }
 
 absl::Status Master::open_session(uint64_t session, const SessionSettings& settings) {
-  if (session == 0 || settings.lease < seconds(1) || settings.lease > std::chrono::hours(24)) {
-    return make_status(
-        ErrorCode::kInvalidArgument,
-        absl::StrCat("a session needs an id and a lease of one second to a day; got ",
-                     format_duration(settings.lease)));
-  }
-  MutexLock lock(mutex_);
-  if (stopped_) return make_status(ErrorCode::kUnavailable, "the server stops");
-  Session& opened = sessions_[session];
-  opened.settings = settings;
-  if (opened.settings.container.empty()) opened.settings.container = own_container(session);
-  opened.until = after(settings.lease);
-  return absl::OkStatus();
+  return sessions_.open(session, settings);
 }
 
 void Master::close_session(uint64_t session, Time deadline) {
-  std::set<TaskId> tasks;
-  {
-    MutexLock lock(mutex_);
-    const auto found = sessions_.find(session);
-    if (found == sessions_.end()) return;
-    tasks = found->second.tasks;
-    sessions_.erase(found);
+  auto tasks = sessions_.close(session);
+  if (!tasks) return;
+  tasks->insert(context_.task);  // its worker may hold something, whatever was registered
+  for (const TaskId& task : *tasks) {
+    if (const auto stub = tasks_.to(task); stub.ok()) (*stub)->end_session(session, deadline);
   }
-  worker_->end_session(session);
-  CloseSessionRequest request;
-  request.set_session(session);
-  for (const TaskId& task : tasks) {
-    const auto channel = channels_.to(task);
-    if (task == context_.task || !channel.ok()) continue;
-    (*channel)->call(kEndSession, make_message(request),
-                     {.deadline = deadline, .retry = step_retry()}, [](const Response&) {});
-  }
-}
-
-absl::StatusOr<std::shared_ptr<MasterGraph>> Master::find_graph(uint64_t session, uint64_t graph) {
-  MutexLock lock(mutex_);
-  const auto found = sessions_.find(session);
-  if (found == sessions_.end()) return unknown_session(session);
-  found->second.until = after(found->second.settings.lease);
-  const auto known = found->second.graphs.find(graph);
-  if (known == found->second.graphs.end()) {
-    return make_status(ErrorCode::kNotFound,
-                       absl::StrCat("graph ", graph, " is not registered (any more)"));
-  }
-  return known->second;
-}
-
-// Asks the tasks that the graph names, and have not been asked, for their devices. Some may not be
-// up yet: then tells which.
-absl::StatusOr<std::map<TaskId, DeviceList>> Master::devices_of_tasks(const proto::GraphDef& def,
-                                                                      Time deadline,
-                                                                      std::string& waits_for) {
-  std::set<std::string> named;
-  for (const proto::Node& node : def.nodes()) named.insert(node.device());
-  for (const proto::Variable& variable : def.variables()) named.insert(variable.device());
-  std::set<TaskId> asked;
-  std::map<TaskId, DeviceList> devices;
-  {
-    MutexLock lock(mutex_);
-    // Tasks that nothing is placed on count with a CPU: errors list them.
-    for (const TaskId& task : context_.spec.without_evaluator().all_tasks()) devices[task] = {};
-    for (const auto& [task, known] : devices_) devices[task] = known;
-    for (const std::string& device : named) {
-      TRIREME_ASSIGN_OR_RETURN(const DeviceSpec spec,
-                               try_call([&] { return DeviceSpec::parse(device); }));
-      const TaskId task = task_of(spec, context_.task);
-      if (devices.contains(task) && !devices_.contains(task)) asked.insert(task);
-    }
-  }
-  std::vector<std::shared_ptr<Channel>> held;
-  std::vector<Channel*> channels;
-  for (const TaskId& task : asked) {
-    TRIREME_ASSIGN_OR_RETURN(held.emplace_back(), channels_.to(task));
-    channels.push_back(held.back().get());
-  }
-  TRIREME_ASSIGN_OR_RETURN(
-      waits_for, find_missing(channels, std::min(deadline - kTimeToAnswer, after(kWaitForTasks))));
-  if (!waits_for.empty()) return devices;
-  for (const TaskId& task : asked) {
-    TRIREME_ASSIGN_OR_RETURN(const auto channel, channels_.to(task));
-    std::promise<absl::StatusOr<TaskDescription>> answer;
-    describe_task(*channel, {.deadline = deadline, .wait_for_ready = true, .retry = step_retry()},
-                  [&](absl::StatusOr<TaskDescription> told) { answer.set_value(std::move(told)); });
-    const absl::StatusOr<TaskDescription> told = answer.get_future().get();
-    if (!told.ok()) return with_origin(told.status(), {task.to_string(), ""});
-    DeviceList list;
-    list.cpus = list.gpus = 0;
-    for (const std::string& name : told->devices) {
-      const auto spec = try_call([&] { return DeviceSpec::parse(name); });
-      if (!spec.ok()) return spec.status();
-      ++(spec->type == DeviceType::kGpu ? list.gpus : list.cpus);
-    }
-    devices[task] = list;
-    MutexLock lock(mutex_);
-    devices_[task] = list;
-  }
-  return devices;
 }
 
 absl::StatusOr<Master::NewGraph> Master::register_graph(uint64_t session, uint64_t graph,
                                                         std::shared_ptr<const GraphData> data,
                                                         Time deadline) {
-  SessionSettings settings;
-  std::shared_ptr<MasterGraph> made;  // also by an earlier attempt of the same call
-  {
-    MutexLock lock(mutex_);
-    const auto found = sessions_.find(session);
-    if (found == sessions_.end()) return unknown_session(session);
-    settings = found->second.settings;
-    const auto known = found->second.graphs.find(graph);
-    if (known != found->second.graphs.end()) made = known->second;
-  }
+  // An earlier attempt of the same call may have made the graph.
+  TRIREME_ASSIGN_OR_RETURN(auto known, sessions_.look_up(session, graph));
   NewGraph result;
+  std::shared_ptr<MasterGraph> made = std::move(known.graph);
   if (made == nullptr) {
-    TRIREME_ASSIGN_OR_RETURN(const auto plan, compile(data));
-    PlacementOptions options;
-    options.master = context_.task;
-    options.soft = !settings.strict_placement;
-    TRIREME_ASSIGN_OR_RETURN(options.tasks,
-                             devices_of_tasks(data->def, deadline, result.waits_for));
-    if (!result.waits_for.empty()) return result;
-    TRIREME_ASSIGN_OR_RETURN(PlacedGraph placed, place(*plan, options));
-    std::vector<GraphPart> parts = cut(placed, context_.task);
-    made = std::make_shared<MasterGraph>(session, settings, std::move(placed), std::move(parts));
+    TRIREME_ASSIGN_OR_RETURN(
+        made, place_and_cut(session, known.settings, std::move(data), deadline, result.waits_for));
+    if (made == nullptr) return result;
   }
   TRIREME_ASSIGN_OR_RETURN(const auto registered, ensure_registered(made, deadline));
+  TRIREME_ASSIGN_OR_RETURN(result.variables,
+                           find_variables(*made, *registered, known.settings.container, deadline));
 
-  result.graph = made;
-  const auto& def = made->placed().graph->def;
-  std::map<TaskId, std::vector<uint32_t>> by_task;
-  for (int i = 0; i < def.variables_size(); ++i) {
-    const TaskId& task = made->placed().variable_tasks[i];
-    const auto incarnation = registered->incarnations.find(task);
-    result.variables.push_back(
-        {def.variables(i).name(), task,
-         incarnation == registered->incarnations.end() ? 0 : incarnation->second, false});
-    by_task[task].push_back(static_cast<uint32_t>(i));
-  }
-  for (const auto& [task, numbers] : by_task) {
-    VariablesRequest request;
-    request.set_container(settings.container);
-    std::vector<std::string> names;
-    for (uint32_t i : numbers) names.push_back(def.variables(static_cast<int>(i)).name());
-    std::vector<bool> exists;
-    if (task == context_.task) {
-      TRIREME_ASSIGN_OR_RETURN(exists, worker_->find_variables(settings.container, names));
-    } else {
-      *request.mutable_names() = {names.begin(), names.end()};
-      TRIREME_ASSIGN_OR_RETURN(const auto channel, channels_.to(task));
-      const Response response = channel->call(kFindVariables, make_message(request),
-                                              {.deadline = deadline, .retry = step_retry()});
-      if (!response.ok()) return with_origin(response.status(), {task.to_string(), ""});
-      TRIREME_ASSIGN_OR_RETURN(const auto answer, parse_body<VariablesResponse>(*response));
-      exists.assign(answer.exists().begin(), answer.exists().end());
-    }
-    for (size_t i = 0; i < numbers.size() && i < exists.size(); ++i) {
-      result.variables[numbers[i]].exists = exists[i];
-    }
-  }
-
-  std::vector<std::shared_ptr<MasterGraph>> dropped;
-  {
-    MutexLock lock(mutex_);
-    const auto found = sessions_.find(session);
-    if (found == sessions_.end()) return unknown_session(session);
-    Session& open = found->second;
-    open.until = after(open.settings.lease);
-    for (const GraphPart& part : made->parts()) open.tasks.insert(part.task);
-    for (const VariablePlace& variable : result.variables) open.tasks.insert(variable.task);
-    // Two attempts of one call may both have come here; steps may run with what the first made.
-    std::shared_ptr<MasterGraph>& known = open.graphs[graph];
-    if (known == nullptr) known = made;
-    if (known != made) dropped.push_back(std::exchange(result.graph, known));
-    open.recent.remove(graph);
-    open.recent.push_front(graph);
-    if (open.recent.size() > kMostGraphs) {
-      dropped.push_back(std::move(open.graphs[open.recent.back()]));
-      open.graphs.erase(open.recent.back());
-      open.recent.pop_back();
-    }
-  }
-  for (const auto& old : dropped) drop_registrations(*old);
+  std::set<TaskId> tasks;
+  for (const GraphPart& part : made->parts()) tasks.insert(part.task);
+  for (const VariablePlace& variable : result.variables) tasks.insert(variable.task);
+  TRIREME_ASSIGN_OR_RETURN(auto added, sessions_.add_graph(session, graph, std::move(made), tasks));
+  for (const auto& old : added.dropped) drop_registrations(*old);
+  result.graph = std::move(added.graph);
   return result;
 }
 
-void Master::drop_registrations(const MasterGraph& graph) {
-  const auto registered = graph.registered();
-  if (registered == nullptr) return;
-  worker_->drop_parts({registered->id});
-  DropPartsRequest request;
-  request.add_registrations(registered->id);
-  for (const auto& channel : registered->channels) {
-    if (channel == nullptr) continue;
-    channel->call(kDropParts, make_message(request),
-                  {.deadline = after(seconds(10)), .retry = step_retry()}, [](const Response&) {});
+absl::StatusOr<std::shared_ptr<MasterGraph>> Master::place_and_cut(
+    uint64_t session, const SessionSettings& settings, std::shared_ptr<const GraphData> data,
+    Time deadline, std::string& waits_for) {
+  TRIREME_ASSIGN_OR_RETURN(const auto plan, compile(data));
+  TRIREME_ASSIGN_OR_RETURN(auto found, devices_.find(data->def, deadline));
+  waits_for = std::move(found.waits_for);
+  if (!waits_for.empty()) return nullptr;
+  PlacementOptions options;
+  options.master = context_.task;
+  options.soft = !settings.strict_placement;
+  options.tasks = std::move(found.devices);
+  TRIREME_ASSIGN_OR_RETURN(PlacedGraph placed, place(*plan, options));
+  std::vector<GraphPart> parts = cut(placed, context_.task);
+  return std::make_shared<MasterGraph>(session, settings, std::move(placed), std::move(parts));
+}
+
+// Asks each task which of the graph's variables it has.
+absl::StatusOr<std::vector<VariablePlace>> Master::find_variables(
+    const MasterGraph& graph, const MasterGraph::Registered& registered,
+    const std::string& container, Time deadline) {
+  struct OnTask {
+    std::vector<std::string> names;
+    std::vector<size_t> places;  // index of each in the result
+  };
+  std::vector<VariablePlace> places;
+  std::map<TaskId, OnTask> by_task;
+  const auto& def = graph.placed().graph->def;
+  for (int i = 0; i < def.variables_size(); ++i) {
+    const TaskId& task = graph.placed().variable_tasks[i];
+    const std::string& name = def.variables(i).name();
+    const auto incarnation = registered.incarnations.find(task);
+    OnTask& on_task = by_task[task];
+    on_task.names.push_back(name);
+    on_task.places.push_back(places.size());
+    places.push_back({name, task,
+                      incarnation == registered.incarnations.end() ? 0 : incarnation->second,
+                      false});
   }
+  for (const auto& [task, variables] : by_task) {
+    TRIREME_ASSIGN_OR_RETURN(const auto stub, tasks_.to(task));
+    TRIREME_ASSIGN_OR_RETURN(const std::vector<bool> exists,
+                             stub->find_variables(container, variables.names, deadline));
+    for (size_t i = 0; i < variables.places.size() && i < exists.size(); ++i) {
+      places[variables.places[i]].exists = exists[i];
+    }
+  }
+  return places;
 }
 
 absl::StatusOr<std::shared_ptr<const MasterGraph::Registered>> Master::ensure_registered(
@@ -298,112 +141,72 @@ absl::StatusOr<std::shared_ptr<const MasterGraph::Registered>> Master::ensure_re
   MutexLock lock(registering_);
   if (auto registered = graph->registered()) return registered;
   auto registered = std::make_shared<MasterGraph::Registered>();
-  registered->life = life_;
   registered->id = next_registration_++;
   registered->incarnations[context_.task] = context_.incarnation;
-  // Who is there now: parts send to these and to no later ones.
+  // Parts send to the incarnations that are there now, and to no later ones.
   for (const GraphPart& part : graph->parts()) {
-    if (part.task == context_.task) {
-      registered->channels.push_back(nullptr);
-      continue;
-    }
-    TRIREME_ASSIGN_OR_RETURN(auto channel, channels_.to(part.task));
-    std::promise<absl::StatusOr<TaskDescription>> answer;
-    describe_task(*channel, {.deadline = deadline, .retry = step_retry()},
-                  [&](absl::StatusOr<TaskDescription> told) { answer.set_value(std::move(told)); });
-    const absl::StatusOr<TaskDescription> told = answer.get_future().get();
-    if (!told.ok()) return with_origin(told.status(), {part.task.to_string(), ""});
-    registered->incarnations[part.task] = told->incarnation;
-    registered->channels.push_back(std::move(channel));
+    TRIREME_ASSIGN_OR_RETURN(auto task, tasks_.connect(part.task, deadline));
+    registered->incarnations[part.task] = task->incarnation();
+    registered->tasks.push_back(std::move(task));
   }
-  CallGroup calls;
-  absl::Status own;
-  const SessionSettings& settings = graph->settings();
-  for (size_t i = 0; i < graph->parts().size(); ++i) {
-    const GraphPart& part = graph->parts()[i];
-    if (registered->channels[i] == nullptr) {
-      Worker::NewPart local{graph->session(),
-                            registered->id,
-                            settings.container,
-                            settings.lease,
-                            context_.task,
-                            part.graph,
-                            {}};
-      for (const auto& [task, incarnation] : registered->incarnations) {
-        local.incarnations[task.to_string()] = incarnation;
-      }
-      own = worker_->register_part(local);
-      continue;
-    }
-    RegisterPartRequest request;
-    request.set_session(graph->session());
-    request.set_registration(registered->id);
-    request.set_container(settings.container);
-    request.set_lease_ms(to_ms(settings.lease));
-    request.set_master(context_.task.to_string());
-    *request.mutable_def() = part.graph->def;
-    for (const auto& [task, incarnation] : registered->incarnations) {
-      (*request.mutable_incarnations())[task.to_string()] = incarnation;
-    }
-    calls.add(*registered->channels[i], kRegisterPart,
-              make_message(request, constant_rows(*part.graph)),
-              {.deadline = deadline,
-               .incarnation = registered->incarnations.at(part.task),
-               .retry = step_retry()},
-              part.task.to_string());
-  }
-  const absl::Status others = calls.wait();
-  TRIREME_RETURN_IF_ERROR(own);
-  TRIREME_RETURN_IF_ERROR(others);
+  TRIREME_RETURN_IF_ERROR(register_parts(*graph, *registered, deadline));
   graph->set_registered(registered);
   return std::shared_ptr<const MasterGraph::Registered>(registered);
+}
+
+absl::Status Master::register_parts(const MasterGraph& graph,
+                                    const MasterGraph::Registered& registered, Time deadline) {
+  Worker::NewPart part;
+  part.session = graph.session();
+  part.registration = registered.id;
+  part.container = graph.settings().container;
+  part.lease = graph.settings().lease;
+  part.master = context_.task;
+  for (const auto& [task, incarnation] : registered.incarnations) {
+    part.incarnations[task.to_string()] = incarnation;
+  }
+  return call_each_and_wait(graph.parts().size(), [&](size_t i, TaskStub::OnStatus done) {
+    part.graph = graph.parts()[i].graph;
+    registered.tasks[i]->register_part(part, deadline, std::move(done));
+  });
 }
 
 absl::Status Master::create_variables(uint64_t session, uint64_t graph,
                                       const std::vector<uint32_t>& variables,
                                       const std::vector<at::Tensor>& initial, Time deadline) {
-  TRIREME_ASSIGN_OR_RETURN(const auto found, find_graph(session, graph));
+  TRIREME_ASSIGN_OR_RETURN(const auto found, sessions_.find_graph(session, graph));
   const auto& def = found->placed().graph->def;
   if (variables.size() != initial.size()) {
     return make_status(
         ErrorCode::kInvalidArgument,
         absl::StrCat(variables.size(), " variables and ", initial.size(), " tensors"));
   }
-  std::map<TaskId, std::pair<std::vector<std::string>, std::vector<at::Tensor>>> by_task;
+  const SessionSettings& settings = found->settings();
+  std::map<TaskId, NewVariables> by_task;
   for (size_t i = 0; i < variables.size(); ++i) {
     if (variables[i] >= static_cast<uint32_t>(def.variables_size())) {
       return make_status(ErrorCode::kInvalidArgument,
                          absl::StrCat("the graph has no variable ", variables[i]));
     }
-    auto& [names, tensors] = by_task[found->placed().variable_tasks[variables[i]]];
-    names.push_back(def.variables(static_cast<int>(variables[i])).name());
-    tensors.push_back(initial[i]);
+    NewVariables& made = by_task[found->placed().variable_tasks[variables[i]]];
+    made.names.push_back(def.variables(static_cast<int>(variables[i])).name());
+    made.initial.push_back(initial[i]);
   }
-  const SessionSettings& settings = found->settings();
-  CallGroup calls;
-  absl::Status own;
+  std::vector<std::pair<std::shared_ptr<TaskStub>, NewVariables>> calls;
   for (auto& [task, made] : by_task) {
-    if (task == context_.task) {
-      own = worker_->make_variables(session, settings.lease, settings.container, made.first,
-                                    made.second);
-      continue;
-    }
-    VariablesRequest request;
-    request.set_container(settings.container);
-    request.set_session(session);
-    request.set_lease_ms(to_ms(settings.lease));
-    *request.mutable_names() = {made.first.begin(), made.first.end()};
-    TRIREME_ASSIGN_OR_RETURN(const auto channel, channels_.to(task));
-    calls.add(*channel, kMakeVariables, make_message(request, std::move(made.second)),
-              {.deadline = deadline, .retry = step_retry()}, task.to_string());
+    made.session = session;
+    made.lease = settings.lease;
+    made.container = settings.container;
+    TRIREME_ASSIGN_OR_RETURN(auto stub, tasks_.to(task));
+    calls.emplace_back(std::move(stub), std::move(made));
   }
-  const absl::Status others = calls.wait();
-  TRIREME_RETURN_IF_ERROR(own);
-  return others;
+  return call_each_and_wait(calls.size(), [&](size_t i, TaskStub::OnStatus done) {
+    calls[i].first->make_variables(std::move(calls[i].second), deadline, std::move(done));
+  });
 }
 
 void Master::run_step(uint64_t session, uint64_t graph, StepInputs inputs, OnStepResult done) {
-  auto found = find_graph(session, graph);
+  auto found = sessions_.find_graph(session, graph);
   if (!found.ok()) return done(found.status());
   if (inputs.tensors.size() != (*found)->placed().graph->def.inputs()) {
     return done(make_status(ErrorCode::kInvalidArgument,
@@ -431,82 +234,33 @@ void Master::start_step(uint64_t session, std::shared_ptr<MasterGraph> graph,
   if (token != 0) {
     done = [self = shared_from_this(), session, token,
             done = std::move(done)](absl::StatusOr<std::vector<at::Tensor>> result) mutable {
-      {
-        MutexLock lock(self->mutex_);
-        const auto found = self->sessions_.find(session);
-        if (found != self->sessions_.end()) found->second.running.erase(token);
-      }
+      self->sessions_.remove_step(session, token);
       done(std::move(result));
     };
   }
   const auto step = make_master_step(std::move(graph), std::move(registered), worker_,
                                      std::move(inputs), std::move(done));
-  if (token != 0) {
-    MutexLock lock(mutex_);
-    const auto found = sessions_.find(session);
-    if (found != sessions_.end()) found->second.running[token] = step;
-  }
+  if (token != 0) sessions_.add_step(session, token, step);
   step->start();
 }
 
 void Master::cancel_step(uint64_t session, uint64_t token) {
-  std::shared_ptr<RunningStep> step;
-  {
-    MutexLock lock(mutex_);
-    const auto found = sessions_.find(session);
-    if (found == sessions_.end()) return;
-    const auto running = found->second.running.find(token);
-    if (running != found->second.running.end()) step = running->second.lock();
-  }
-  if (step != nullptr) step->cancel();
+  if (const auto step = sessions_.find_step(session, token)) step->cancel();
 }
 
 void Master::look_after_sessions() {
-  struct Renewal {
-    uint64_t session;
-    std::set<TaskId> tasks;
-    Duration lease;
-  };
-  std::vector<uint64_t> expired;
-  std::vector<Renewal> renewals;
-  std::vector<std::shared_ptr<MasterGraph>> graphs;
-  {
-    MutexLock lock(mutex_);
-    const Time now = Clock::real().now();
-    for (auto& [id, session] : sessions_) {
-      for (const auto& [number, graph] : session.graphs) graphs.push_back(graph);
-      if (session.until < now) {
-        expired.push_back(id);
-      } else if (now - session.renewed > session.settings.lease / 4) {
-        session.renewed = now;
-        renewals.push_back({id, session.tasks, session.settings.lease});
-      }
-    }
-  }
-  for (const auto& graph : graphs) graph->look_after_steps();
-  for (uint64_t session : expired) {
+  const MasterSessions::Review review = sessions_.review(Clock::real().now());
+  for (const auto& graph : review.graphs) graph->look_after_steps();
+  for (uint64_t session : review.expired) {
     log_info(context_.task.to_string(), ": session ", format_incarnation(session),
              " has ended: its client was not heard of for its lease");
     close_session(session, after(seconds(10)));
   }
-  for (const Renewal& renewal : renewals) {
-    renew_at_tasks(renewal.session, renewal.tasks, renewal.lease);
-  }
-}
-
-void Master::renew_at_tasks(uint64_t session, const std::set<TaskId>& tasks, Duration lease) {
-  RenewSessionRequest request;
-  request.set_session(session);
-  request.set_lease_ms(to_ms(lease));
-  for (const TaskId& task : tasks) {
-    if (task == context_.task) {
-      worker_->renew_session(session, lease);
-      continue;
+  for (const MasterSessions::Renewal& renewal : review.renewals) {
+    for (const TaskId& task : renewal.tasks) {
+      const auto stub = tasks_.to(task);
+      if (stub.ok()) (*stub)->renew_session(renewal.session, renewal.lease);
     }
-    const auto channel = channels_.to(task);
-    if (!channel.ok()) continue;
-    (*channel)->call(kRenewSession, make_message(request),
-                     {.deadline = after(lease / 4), .retry = step_retry()}, [](const Response&) {});
   }
 }
 

@@ -2,21 +2,19 @@
 
 #include <atomic>
 #include <cstdint>
-#include <list>
-#include <map>
 #include <memory>
-#include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "trireme/base/executor.h"
 #include "trireme/base/mutex.h"
-#include "trireme/runtime/life_signs.h"
 #include "trireme/runtime/master_graph.h"
+#include "trireme/runtime/master_sessions.h"
 #include "trireme/runtime/master_step.h"
+#include "trireme/runtime/master_tasks.h"
 #include "trireme/runtime/peer_channels.h"
+#include "trireme/runtime/task_devices.h"
 #include "trireme/runtime/task_server.h"
 #include "trireme/runtime/worker.h"
 
@@ -59,41 +57,31 @@ class Master : public std::enable_shared_from_this<Master> {
   void cancel_step(uint64_t session, uint64_t token);
 
  private:
-  struct Session {
-    SessionSettings settings;
-    Time until;  // its lease
-    Time renewed;
-    std::unordered_map<uint64_t, std::shared_ptr<MasterGraph>> graphs;
-    std::list<uint64_t> recent;  // the most recently used first
-    std::set<TaskId> tasks;      // that have something of it
-    // Steps that can be cancelled, by their token.
-    std::unordered_map<uint64_t, std::weak_ptr<RunningStep>> running;
-  };
-
   void start_step(uint64_t session, std::shared_ptr<MasterGraph> graph,
                   std::shared_ptr<const MasterGraph::Registered> registered, StepInputs inputs,
                   OnStepResult done);
-  absl::StatusOr<std::shared_ptr<MasterGraph>> find_graph(uint64_t session, uint64_t graph);
-  absl::StatusOr<std::map<TaskId, DeviceList>> devices_of_tasks(const proto::GraphDef& def,
-                                                                Time deadline,
-                                                                std::string& waits_for);
+  // Returns null, and sets `waits_for`, if tasks that the graph names are not up.
+  absl::StatusOr<std::shared_ptr<MasterGraph>> place_and_cut(uint64_t session,
+                                                             const SessionSettings& settings,
+                                                             std::shared_ptr<const GraphData> data,
+                                                             Time deadline, std::string& waits_for);
+  absl::StatusOr<std::vector<VariablePlace>> find_variables(
+      const MasterGraph& graph, const MasterGraph::Registered& registered,
+      const std::string& container, Time deadline);
   absl::StatusOr<std::shared_ptr<const MasterGraph::Registered>> ensure_registered(
       const std::shared_ptr<MasterGraph>& graph, Time deadline);
+  absl::Status register_parts(const MasterGraph& graph, const MasterGraph::Registered& registered,
+                              Time deadline);
   void look_after_sessions();
-  void renew_at_tasks(uint64_t session, const std::set<TaskId>& tasks, Duration lease);
-  void drop_registrations(const MasterGraph& graph);
 
   TaskContext& context_;
-  PeerChannels& channels_;
   const std::shared_ptr<Worker> worker_;
   Executor& executor_;
-  const std::shared_ptr<LifeSigns> life_ = std::make_shared<LifeSigns>();
+  MasterTasks tasks_;
+  TaskDevices devices_;
+  MasterSessions sessions_;
   std::atomic<uint64_t> next_registration_;
-  Mutex registering_;  // one at a time: whoever comes second finds it done
-  Mutex mutex_;
-  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  std::unordered_map<uint64_t, Session> sessions_ ABSL_GUARDED_BY(mutex_);
-  std::map<TaskId, DeviceList> devices_ ABSL_GUARDED_BY(mutex_);  // of tasks that were asked
+  Mutex registering_;  // held by one registration at a time: a second one finds it done
 };
 
 }  // namespace trireme::internal

@@ -10,8 +10,7 @@
 #include "trireme/base/mutex.h"
 #include "trireme/placement/cutter.h"
 #include "trireme/placement/placer.h"
-#include "trireme/rpc/channel.h"
-#include "trireme/runtime/life_signs.h"
+#include "trireme/runtime/task_stub.h"
 
 namespace trireme::internal {
 
@@ -46,9 +45,8 @@ class MasterGraph {
   // The parts as they are registered now; none if they have to be (again).
   struct Registered {
     uint64_t id = 0;
-    std::vector<std::shared_ptr<Channel>> channels;  // of each part; none for the master's own
-    std::map<TaskId, uint64_t> incarnations;
-    std::shared_ptr<LifeSigns> life;
+    std::vector<std::shared_ptr<TaskStub>> tasks;  // the task of each part
+    std::map<TaskId, uint64_t> incarnations;       // of these tasks and of the master's own
   };
   std::shared_ptr<const Registered> registered() const;
   void set_registered(std::shared_ptr<const Registered> registered);

@@ -4,13 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
-#include "trireme/runtime/crossings.h"
-#include "trireme/runtime/session.pb.h"
 
 namespace trireme::internal {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // A task that does not answer for so long, be it ever so busy with operators, is lost.
@@ -37,13 +34,9 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
       pending_ = static_cast<int>(parts.size());
     }
     if (parts.empty()) return finish();
-    for (size_t i = 0; i < parts.size(); ++i) {
-      if (registered_->channels[i] != nullptr) ask(i);
-    }
-    // The own part last: it may run at once, on this thread.
-    for (size_t i = 0; i < parts.size(); ++i) {
-      if (registered_->channels[i] == nullptr) run_own(i);
-    }
+    // The first part is the master's own, if it has one. It is started last, since it may run at
+    // once, on this thread.
+    for (size_t i = 1; i <= parts.size(); ++i) start_part(i % parts.size());
   }
 
   void cancel() override { fail(make_status(ErrorCode::kCancelled, "the step was cancelled")); }
@@ -63,7 +56,7 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
       MutexLock lock(mutex_);
       if (over_) return;
       for (size_t i = 0; i < waiting_.size(); ++i) {
-        if (waiting_[i] && registered_->channels[i] != nullptr) asked.push_back(i);
+        if (waiting_[i]) asked.push_back(i);
       }
     }
     const Time limit = now + std::min<Duration>(kLost, left * 2 / 3);
@@ -73,51 +66,20 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
  private:
   std::vector<at::Tensor> inputs_of(const GraphPart& part) const {
     std::vector<at::Tensor> tensors;
+    tensors.reserve(part.inputs.size());
     for (uint32_t input : part.inputs) tensors.push_back(inputs_.tensors[input]);
     return tensors;
   }
 
-  void run_own(size_t index) {
-    PartInputs inputs{inputs_of(graph_->parts()[index]), inputs_.seed, inputs_.step,
-                      inputs_.deadline, stop_.get_token()};
-    worker_->run_part(key_, graph_->oldest_step(), std::move(inputs),
-                      [self = shared_from_this(), index](absl::StatusOr<PartResult> result) {
-                        self->on_part(index, std::move(result));
-                      });
-  }
-
-  void ask(size_t index) {
-    RunPartRequest request;
-    request.mutable_id()->set_registration(key_.registration);
-    request.mutable_id()->set_number(key_.number);
-    request.set_seed(inputs_.seed);
-    request.set_step(inputs_.step);
-    request.set_oldest(graph_->oldest_step());
-    request.set_timeout_ms(milliseconds_until(inputs_.deadline));
-    std::vector<at::Tensor> tensors;
-    append_defined(inputs_of(graph_->parts()[index]), tensors, *request.mutable_undefined_inputs());
-    registered_->channels[index]->call(
-        kRunPart, make_message(request, std::move(tensors)),
-        {.deadline = inputs_.deadline,
-         .incarnation = registered_->incarnations.at(graph_->parts()[index].task),
-         .large_response = !graph_->parts()[index].small_answer,
-         .stop = stop_.get_token(),
-         .retry = step_retry()},
-        [self = shared_from_this(), index](Response response) {
-          self->on_part(index, self->read(index, std::move(response)));
+  void start_part(size_t index) {
+    const GraphPart& part = graph_->parts()[index];
+    PartInputs inputs{inputs_of(part), inputs_.seed, inputs_.step, inputs_.deadline,
+                      stop_.get_token()};
+    registered_->tasks[index]->run_part(
+        key_, graph_->oldest_step(), part, std::move(inputs),
+        [self = shared_from_this(), index](absl::StatusOr<PartResult> result) {
+          self->on_part(index, std::move(result));
         });
-  }
-
-  absl::StatusOr<PartResult> read(size_t index, Response response) const {
-    if (!response.ok()) return response.status();
-    TRIREME_ASSIGN_OR_RETURN(const auto answer, parse_body<RunPartResponse>(*response));
-    const size_t outputs = graph_->parts()[index].outputs.size();
-    TensorReader reader(std::move(response->tensors));
-    auto values = reader.next(static_cast<uint32_t>(outputs), answer.undefined_outputs());
-    if (!values.ok()) return make_status(ErrorCode::kInternal, "the answer lacks an output");
-    auto crossings = read_crossings(answer.crossings(), reader);
-    if (!crossings.ok()) return make_status(ErrorCode::kInternal, "the answer lacks a value");
-    return PartResult{*std::move(values), *std::move(crossings)};
   }
 
   void on_part(size_t index, absl::StatusOr<PartResult> result) {
@@ -166,20 +128,7 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
   void abort_everywhere(const absl::Status& error) {
     stop_.request_stop();
     const std::string reason(error.message());
-    worker_->abort_step(key_, make_status(ErrorCode::kAborted, reason));
-    AbortStepRequest request;
-    request.mutable_id()->set_registration(key_.registration);
-    request.mutable_id()->set_number(key_.number);
-    request.set_reason(reason);
-    for (size_t i = 0; i < registered_->channels.size(); ++i) {
-      if (registered_->channels[i] == nullptr) continue;
-      registered_->channels[i]->call(
-          kAbortStep, make_message(request),
-          {.deadline = after(seconds(10)),
-           .incarnation = registered_->incarnations.at(graph_->parts()[i].task),
-           .retry = step_retry()},
-          [](const Response&) {});
-    }
+    for (const auto& task : registered_->tasks) task->abort_step(key_, reason);
   }
 
   void finish() {
@@ -197,11 +146,10 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
   }
 
   void ask_whether_there(size_t index, Time limit) {
-    const TaskId& task = graph_->parts()[index].task;
-    registered_->life->ask(registered_->channels[index], registered_->incarnations.at(task), limit,
-                           [self = shared_from_this(), index](const absl::Status& answer) {
-                             if (!answer.ok()) self->on_lost(index, answer);
-                           });
+    registered_->tasks[index]->check_health(
+        limit, [self = shared_from_this(), index](const absl::Status& answer) {
+          if (!answer.ok()) self->on_lost(index, answer);
+        });
   }
 
   void on_lost(size_t index, const absl::Status& why) {
@@ -221,7 +169,7 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
 
   const std::shared_ptr<MasterGraph> graph_;
   const std::shared_ptr<const MasterGraph::Registered> registered_;
-  const std::shared_ptr<Worker> worker_;
+  const std::shared_ptr<Worker> worker_;  // takes what other parts made for the master's own
   const StepInputs inputs_;
   StepKey key_;
   const Time started_ = Clock::real().now();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "trireme/base/version.h"
+#include "trireme/rpc/call_and_wait.h"
 #include "trireme/runtime/server.pb.h"
 
 namespace trireme {
@@ -91,6 +92,13 @@ void describe_task(Channel& channel, const CallOptions& options,
                    absl::AnyInvocable<void(absl::StatusOr<TaskDescription>)> done) {
   channel.call(kDescribe, make_message(DescribeRequest()), options,
                [done = std::move(done)](Response answer) mutable { done(to_description(answer)); });
+}
+
+absl::StatusOr<TaskDescription> describe_task(Channel& channel, const CallOptions& options) {
+  using Description = absl::StatusOr<TaskDescription>;
+  return call_and_wait<Description>([&](absl::AnyInvocable<void(Description)> done) {
+    describe_task(channel, options, std::move(done));
+  });
 }
 
 absl::StatusOr<bool> end_job(Channel& channel, const std::string& reason, Time deadline) {

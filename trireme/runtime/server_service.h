@@ -38,6 +38,9 @@ inline void describe_task(Channel& channel, Time deadline,
   describe_task(channel, CallOptions{.deadline = deadline}, std::move(done));
 }
 
+// Blocks.
+absl::StatusOr<TaskDescription> describe_task(Channel& channel, const CallOptions& options);
+
 // Tells it that the job has ended. Whether it exits.
 absl::StatusOr<bool> end_job(Channel& channel, const std::string& reason, Time deadline);
 

@@ -1,0 +1,143 @@
+#include "trireme/runtime/master_sessions.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/ids.h"
+#include "trireme/base/status.h"
+#include "trireme/runtime/worker.h"
+
+namespace trireme::internal {
+namespace {
+
+constexpr size_t kMostGraphs = 256;  // of a session; the least recently used goes
+
+absl::Status unknown_session(uint64_t session) {
+  return make_status(ErrorCode::kNotFound,
+                     absl::StrCat("session ", format_incarnation(session),
+                                  " is not known here: it was closed, or its lease ran out"));
+}
+
+}  // namespace
+
+absl::Status MasterSessions::open(uint64_t session, const SessionSettings& settings) {
+  if (session == 0 || settings.lease < std::chrono::seconds(1) ||
+      settings.lease > std::chrono::hours(24)) {
+    return make_status(
+        ErrorCode::kInvalidArgument,
+        absl::StrCat("a session needs an id and a lease of one second to a day; got ",
+                     format_duration(settings.lease)));
+  }
+  MutexLock lock(mutex_);
+  if (stopped_) return make_status(ErrorCode::kUnavailable, "the server stops");
+  Session& opened = sessions_[session];
+  opened.settings = settings;
+  if (opened.settings.container.empty()) opened.settings.container = own_container(session);
+  opened.until = after(settings.lease);
+  return absl::OkStatus();
+}
+
+std::optional<std::set<TaskId>> MasterSessions::close(uint64_t session) {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return std::nullopt;
+  std::set<TaskId> tasks = std::move(found->second.tasks);
+  sessions_.erase(found);
+  return tasks;
+}
+
+void MasterSessions::stop() {
+  MutexLock lock(mutex_);
+  stopped_ = true;
+  sessions_.clear();
+}
+
+bool MasterSessions::stopped() {
+  MutexLock lock(mutex_);
+  return stopped_;
+}
+
+absl::StatusOr<MasterSessions::Lookup> MasterSessions::look_up(uint64_t session, uint64_t graph) {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return unknown_session(session);
+  const auto known = found->second.graphs.find(graph);
+  return Lookup{found->second.settings,
+                known == found->second.graphs.end() ? nullptr : known->second};
+}
+
+absl::StatusOr<std::shared_ptr<MasterGraph>> MasterSessions::find_graph(uint64_t session,
+                                                                        uint64_t graph) {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return unknown_session(session);
+  found->second.until = after(found->second.settings.lease);
+  const auto known = found->second.graphs.find(graph);
+  if (known == found->second.graphs.end()) {
+    return make_status(ErrorCode::kNotFound,
+                       absl::StrCat("graph ", graph, " is not registered (any more)"));
+  }
+  return known->second;
+}
+
+absl::StatusOr<MasterSessions::Added> MasterSessions::add_graph(uint64_t session, uint64_t number,
+                                                                std::shared_ptr<MasterGraph> graph,
+                                                                const std::set<TaskId>& tasks) {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return unknown_session(session);
+  Session& open = found->second;
+  open.until = after(open.settings.lease);
+  open.tasks.insert(tasks.begin(), tasks.end());
+  Added added;
+  // Two attempts of one call may both have come here; steps may run with what the first made.
+  std::shared_ptr<MasterGraph>& known = open.graphs[number];
+  if (known == nullptr) known = graph;
+  if (known != graph) added.dropped.push_back(std::move(graph));
+  added.graph = known;
+  open.recent.remove(number);
+  open.recent.push_front(number);
+  if (open.recent.size() > kMostGraphs) {
+    added.dropped.push_back(std::move(open.graphs[open.recent.back()]));
+    open.graphs.erase(open.recent.back());
+    open.recent.pop_back();
+  }
+  return added;
+}
+
+void MasterSessions::add_step(uint64_t session, uint64_t token, std::weak_ptr<RunningStep> step) {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.find(session);
+  if (found != sessions_.end()) found->second.running[token] = std::move(step);
+}
+
+void MasterSessions::remove_step(uint64_t session, uint64_t token) {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.find(session);
+  if (found != sessions_.end()) found->second.running.erase(token);
+}
+
+std::shared_ptr<RunningStep> MasterSessions::find_step(uint64_t session, uint64_t token) {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return nullptr;
+  const auto running = found->second.running.find(token);
+  return running == found->second.running.end() ? nullptr : running->second.lock();
+}
+
+MasterSessions::Review MasterSessions::review(Time now) {
+  Review review;
+  MutexLock lock(mutex_);
+  for (auto& [id, session] : sessions_) {
+    for (const auto& [number, graph] : session.graphs) review.graphs.push_back(graph);
+    if (session.until < now) {
+      review.expired.push_back(id);
+    } else if (now - session.renewed > session.settings.lease / 4) {
+      session.renewed = now;
+      review.renewals.push_back({id, session.tasks, session.settings.lease});
+    }
+  }
+  return review;
+}
+
+}  // namespace trireme::internal

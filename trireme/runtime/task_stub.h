@@ -1,0 +1,60 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "trireme/base/clock.h"
+#include "trireme/placement/cutter.h"
+#include "trireme/runtime/part_step.h"
+#include "trireme/runtime/worker.h"
+
+namespace trireme::internal {
+
+// Variables that a session makes on one task, with their initial values.
+struct NewVariables {
+  uint64_t session = 0;
+  Duration lease = {};
+  std::string container;
+  std::vector<std::string> names;
+  std::vector<at::Tensor> initial;
+};
+
+// A task of the cluster as a master calls it: directly if it is the master's own (LocalTask), else
+// by RPC (RemoteTask). Calls with a callback do not block and call back exactly once, on any thread
+// or at once; those without a callback or a result are not waited for, and may be lost.
+// Thread-safe.
+class TaskStub {
+ public:
+  virtual ~TaskStub() = default;
+
+  using OnStatus = absl::AnyInvocable<void(const absl::Status&)>;
+
+  // The incarnation that the calls for parts and steps are meant for. 0: whichever is there.
+  virtual uint64_t incarnation() const = 0;
+
+  // Parts and steps.
+  virtual void register_part(const Worker::NewPart& part, Time deadline, OnStatus done) = 0;
+  virtual void drop_part(uint64_t registration) = 0;
+  // `oldest`: the oldest step of the registration that is still under way.
+  virtual void run_part(const StepKey& key, uint64_t oldest, const GraphPart& part,
+                        PartInputs inputs, OnPartResult done) = 0;
+  virtual void abort_step(const StepKey& key, const std::string& reason) = 0;
+  // Answers OK if the task is there; an error if it does not answer before the limit.
+  virtual void check_health(Time limit, OnStatus done) = 0;
+
+  // Sessions and their variables. These calls are meant for whichever incarnation is there.
+  // Returns which of the names the container has. Blocks.
+  virtual absl::StatusOr<std::vector<bool>> find_variables(const std::string& container,
+                                                           const std::vector<std::string>& names,
+                                                           Time deadline) = 0;
+  virtual void make_variables(NewVariables variables, Time deadline, OnStatus done) = 0;
+  virtual void renew_session(uint64_t session, Duration lease) = 0;
+  virtual void end_session(uint64_t session, Time deadline) = 0;
+};
+
+}  // namespace trireme::internal
