@@ -12,6 +12,7 @@
 
 #include "trireme/capture/eager_mode.h"
 #include "trireme/capture/function_step.h"
+#include "trireme/function/function_call.h"
 #include "trireme/function/structure.h"
 #include "trireme/graph/graph.h"
 
@@ -27,21 +28,8 @@ struct FunctionOptions {
 
 namespace internal {
 
-// One call of a function as its core sees it, without its types.
-struct FunctionCall {
-  // Runs the function with tensors for arguments and results.
-  using Body = std::function<std::vector<at::Tensor>(TensorCursor&)>;
-  // What its results looked like when it was captured, with the tensors left out.
-  using Shape = std::shared_ptr<const void>;
-
-  std::vector<at::Tensor> tensors;
-  std::vector<std::string> arguments;  // their signatures
-  ElementSources sources;
-  std::vector<size_t> source_arguments;  // the argument that each source is in
-  Body body;
-  Shape shape;  // read after `body` has run
-};
-
+// Finds or captures the graph for a call and runs it, for functions of all types. Shared by the
+// copies of a Function; threads may call it as they may call that.
 class FunctionCore {
  public:
   FunctionCore(std::string name, FunctionOptions options);

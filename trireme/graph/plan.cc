@@ -1,53 +1,31 @@
 #include "trireme/graph/plan.h"
 
-#include <c10/core/ScalarType.h>
-
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/graph/graph_header.h"
 #include "trireme/graph/operators.h"
+#include "trireme/graph/value_memory.h"
 
 namespace trireme::internal {
 namespace {
 
 using proto::Value;
 
-constexpr uint32_t kFormat = 1;
-constexpr int kMostValues = 4 << 20;
-constexpr int kMostDimensions = 64;
-
-// Which values may share memory, by what the operators do. Nothing that the graph says of its
-// values counts: locks and copies depend on it, and a graph may come from anybody.
-class AliasSets {
- public:
-  explicit AliasSets(size_t values) : parent_(values) {
-    std::iota(parent_.begin(), parent_.end(), 0u);
-  }
-  uint32_t find(uint32_t value) {
-    while (parent_[value] != value) value = parent_[value] = parent_[parent_[value]];
-    return value;
-  }
-  void join(uint32_t a, uint32_t b) { parent_[find(a)] = find(b); }
-
- private:
-  std::vector<uint32_t> parent_;
-};
-
 class Compiler {
  public:
   explicit Compiler(std::shared_ptr<const GraphData> graph)
-      : data_(*graph), def_(graph->def), aliases_(std::min(def_.values_size(), kMostValues)) {
+      : data_(*graph), def_(graph->def), memory_(std::min(def_.values_size(), kMostValues)) {
     plan_ = std::make_shared<Plan>();
     plan_->graph = std::move(graph);
   }
 
   absl::StatusOr<std::shared_ptr<const Plan>> compile() {
-    TRIREME_RETURN_IF_ERROR(check_header());
+    TRIREME_RETURN_IF_ERROR(check_header(def_, data_.constants.size()));
     TRIREME_RETURN_IF_ERROR(place_sources());
     for (int i = 0; i < def_.nodes_size(); ++i) {
       absl::Status status = add_node(def_.nodes(i), i);
@@ -63,49 +41,6 @@ class Compiler {
   }
 
  private:
-  absl::Status check_header() {
-    if (def_.format() != kFormat) {
-      return make_status(ErrorCode::kVersionMismatch,
-                         absl::StrCat("the graph has format ", def_.format(),
-                                      "; this version reads format ", kFormat));
-    }
-    if (def_.values_size() > kMostValues) {
-      return invalid_argument(absl::StrCat("the graph has ", def_.values_size(),
-                                           " values; at most ", kMostValues, " are allowed"));
-    }
-    if (def_.constants_size() != static_cast<int>(data_.constants.size())) {
-      return invalid_argument(absl::StrCat("the graph names ", def_.constants_size(),
-                                           " constants and ", data_.constants.size(),
-                                           " came with it"));
-    }
-    if (def_.inputs() > static_cast<uint32_t>(def_.values_size()) + (1u << 16)) {
-      return invalid_argument(absl::StrCat("the graph asks for ", def_.inputs(), " inputs"));
-    }
-    std::unordered_set<std::string> names;
-    for (const proto::Variable& variable : def_.variables()) {
-      if (!names.insert(variable.name()).second) {
-        return invalid_argument(absl::StrCat("two variables are named '", variable.name(), "'"));
-      }
-      TRIREME_RETURN_IF_ERROR(check_type(variable.type()));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status check_type(const proto::TensorType& type) {
-    if (type.dtype() < 0 || type.dtype() >= static_cast<int>(c10::ScalarType::Undefined)) {
-      return invalid_argument(absl::StrCat("a tensor has the unknown dtype ", type.dtype()));
-    }
-    if (type.sizes_size() > kMostDimensions ||
-        (type.strides_size() != type.sizes_size() && !type.sparse())) {
-      return invalid_argument(absl::StrCat("a tensor has ", type.sizes_size(), " sizes and ",
-                                           type.strides_size(), " strides"));
-    }
-    for (int64_t size : type.sizes()) {
-      if (size < 0) return invalid_argument(absl::StrCat("a tensor has the size ", size));
-    }
-    return absl::OkStatus();
-  }
-
   absl::Status place_sources() {
     plan_->input_values.assign(def_.inputs(), -1);
     plan_->constant_values.assign(data_.constants.size(), -1);
@@ -233,7 +168,7 @@ class Compiler {
         if (plan.arguments[i].kind == ArgumentPlan::Kind::kValue) plan.aliased.push_back(i);
       }
     }
-    note_aliases(plan);
+    join_aliases(plan);
     plan_->nodes.push_back(std::move(plan));
     return absl::OkStatus();
   }
@@ -265,7 +200,7 @@ class Compiler {
     return absl::OkStatus();
   }
 
-  void note_aliases(const NodePlan& plan) {
+  void join_aliases(const NodePlan& plan) {
     for (size_t r = 0; r < plan.results.size(); ++r) {
       for (size_t a = 0; a < plan.arguments.size(); ++a) {
         if (plan.arguments[a].kind == ArgumentPlan::Kind::kConstant ||
@@ -274,9 +209,9 @@ class Compiler {
         }
         const auto note = [&](int64_t argument) {
           if (argument < 0) return;
-          if (plan.results[r].value >= 0) aliases_.join(plan.results[r].value, argument);
+          if (plan.results[r].value >= 0) memory_.join(plan.results[r].value, argument);
           for (int64_t value : plan.results[r].list) {
-            if (value >= 0) aliases_.join(value, argument);
+            if (value >= 0) memory_.join(value, argument);
           }
         };
         if (plan.arguments[a].kind == ArgumentPlan::Kind::kValue) note(plan.arguments[a].value);
@@ -293,7 +228,7 @@ class Compiler {
       TRIREME_RETURN_IF_ERROR(check_visible(output));
       if (output >= 0) last_use_[output] = def_.nodes_size();
     }
-    for (int i = 0; i < def_.values_size(); ++i) plan_->storages.push_back(aliases_.find(i));
+    for (int i = 0; i < def_.values_size(); ++i) plan_->storages.push_back(memory_.storage_of(i));
     mark_written();
     mark_copied_outputs();
     TRIREME_RETURN_IF_ERROR(mark_variables());
@@ -303,34 +238,29 @@ class Compiler {
     return absl::OkStatus();
   }
 
-  // Which variable's memory a value may share; -1 for none.
-  int64_t variable_of(int64_t value) {
-    const auto found = value < 0 ? variables_.end() : variables_.find(aliases_.find(value));
-    return found == variables_.end() ? -1 : found->second;
-  }
-
   absl::Status mark_variables() {
     for (size_t i = 0; i < plan_->variable_values.size(); ++i) {
       const int64_t value = plan_->variable_values[i];
       if (value < 0) continue;
-      const auto [other, added] =
-          variables_.try_emplace(aliases_.find(value), static_cast<int64_t>(i));
-      if (!added) {
+      const int64_t owner = memory_.mark_variable(value, static_cast<int64_t>(i));
+      if (owner != static_cast<int64_t>(i)) {
         return invalid_argument(absl::StrCat("an operator makes one tensor of variables '",
-                                             def_.variables(static_cast<int>(other->second)).name(),
+                                             def_.variables(static_cast<int>(owner)).name(),
                                              "' and '", def_.variables(static_cast<int>(i)).name(),
                                              "'; copy one of them first"));
       }
     }
-    for (int64_t output : def_.outputs()) plan_->output_variables.push_back(variable_of(output));
-    if (variables_.empty()) return absl::OkStatus();
+    for (int64_t output : def_.outputs()) {
+      plan_->output_variables.push_back(memory_.variable_of(output));
+    }
+    if (!memory_.has_variables()) return absl::OkStatus();
     for (NodePlan& node : plan_->nodes) {
       std::map<uint32_t, bool> touched;
       const std::vector<int> writable = writable_arguments(node.op);
       for (size_t i = 0; i < node.arguments.size(); ++i) {
         const bool writes = std::ranges::find(writable, static_cast<int>(i)) != writable.end();
         const auto note = [&](int64_t value) {
-          if (const int64_t variable = variable_of(value); variable >= 0) {
+          if (const int64_t variable = memory_.variable_of(value); variable >= 0) {
             touched[static_cast<uint32_t>(variable)] |= writes;
           }
         };
@@ -403,9 +333,8 @@ class Compiler {
       planned.index = static_cast<uint32_t>(i);
       planned.value = send.value();
       planned.after = send.after();
-      planned.variable = variable_of(send.value());
-      planned.copied = planned.variable >= 0 ||
-                       (send.value() >= 0 && written_.contains(aliases_.find(send.value())));
+      planned.variable = memory_.variable_of(send.value());
+      planned.copied = planned.variable >= 0 || memory_.is_written(send.value());
       plan_->sends.push_back(planned);
     }
     std::ranges::stable_sort(plan_->sends, {}, &SendPlan::after);
@@ -421,22 +350,18 @@ class Compiler {
   }
 
   void mark_written() {
-    const auto note = [&](int64_t value) {
-      if (value >= 0) written_.insert(aliases_.find(value));
-    };
     for (const NodePlan& node : plan_->nodes) {
       for (int i : writable_arguments(node.op)) {
-        if (node.arguments[i].kind == ArgumentPlan::Kind::kValue) note(node.arguments[i].value);
-        for (int64_t value : node.arguments[i].values) note(value);
+        const ArgumentPlan& argument = node.arguments[i];
+        if (argument.kind == ArgumentPlan::Kind::kValue) memory_.mark_written(argument.value);
+        for (int64_t value : argument.values) memory_.mark_written(value);
       }
     }
     for (size_t i = 0; i < plan_->constant_values.size(); ++i) {
-      const int64_t value = plan_->constant_values[i];
-      plan_->constant_written[i] = value >= 0 && written_.contains(aliases_.find(value));
+      plan_->constant_written[i] = memory_.is_written(plan_->constant_values[i]);
     }
     for (size_t i = 0; i < plan_->variable_values.size(); ++i) {
-      const int64_t value = plan_->variable_values[i];
-      plan_->variable_written[i] = value >= 0 && written_.contains(aliases_.find(value));
+      plan_->variable_written[i] = memory_.is_written(plan_->variable_values[i]);
     }
   }
 
@@ -444,11 +369,11 @@ class Compiler {
     std::unordered_set<uint32_t> outside;
     for (const auto* values : {&plan_->constant_values, &plan_->variable_values}) {
       for (int64_t value : *values) {
-        if (value >= 0) outside.insert(aliases_.find(value));
+        if (value >= 0) outside.insert(memory_.storage_of(value));
       }
     }
     for (int64_t output : def_.outputs()) {
-      plan_->output_copied.push_back(output >= 0 && outside.contains(aliases_.find(output)));
+      plan_->output_copied.push_back(output >= 0 && outside.contains(memory_.storage_of(output)));
     }
   }
 
@@ -494,12 +419,10 @@ class Compiler {
   const GraphData& data_;
   const proto::GraphDef& def_;
   std::shared_ptr<Plan> plan_;
-  AliasSets aliases_;
+  ValueMemory memory_;
   std::vector<bool> made_;
   std::unordered_map<int64_t, size_t>
-      records_;                           // values with former contents of memory, and their makers
-  std::unordered_set<uint32_t> written_;  // sets of values
-  std::unordered_map<uint32_t, int64_t> variables_;  // set of values to variable
+      records_;                // values with former contents of memory, and their makers
   std::vector<int> last_use_;  // the last node that uses the value; -1 for none
 };
 

@@ -1,0 +1,76 @@
+#include "trireme/function/captured_graph.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/error.h"
+#include "trireme/capture/device_scope.h"
+
+namespace trireme::internal {
+namespace {
+
+// Returns what of the graph the program itself cannot run, for people; empty: nothing.
+std::string remote_part(const proto::GraphDef& def) {
+  const auto remote = [](const std::string& device) {
+    return !device.empty() && is_remote(DeviceSpec::parse(device));
+  };
+  for (const proto::Variable& variable : def.variables()) {
+    if (remote(variable.device())) {
+      return absl::StrCat("variable '", variable.name(), "' on '", variable.device(), "'");
+    }
+  }
+  for (const proto::Node& node : def.nodes()) {
+    if (remote(node.device())) {
+      return absl::StrCat("operator '", node.op(), "' on '", node.device(), "'");
+    }
+  }
+  return "";
+}
+
+std::shared_ptr<VariableHome> home_of(
+    const std::string& function, const std::vector<std::shared_ptr<VariableRecord>>& variables) {
+  std::shared_ptr<VariableHome> home;
+  for (const auto& variable : variables) {
+    if (variable->home == nullptr) continue;
+    if (home != nullptr && home != variable->home) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  absl::StrCat("it uses variables of two clusters of parameter servers, '",
+                               variable->name, "' among them; one function can use one"),
+                  {"", absl::StrCat("function '", function, "'")});
+    }
+    home = variable->home;
+  }
+  return home;
+}
+
+}  // namespace
+
+bool CapturedGraph::holds() const {
+  for (size_t i = 0; i < variables.size(); ++i) {
+    if (variables[i]->tensor.storage().unsafeGetStorageImpl() != storages[i]) return false;
+  }
+  for (const ExternalTensor& external : externals) {
+    if (external.changed()) return false;
+  }
+  return true;
+}
+
+std::shared_ptr<const CapturedGraph> make_captured_graph(const std::string& function,
+                                                         CheckedCapture checked,
+                                                         TrainingModes modes,
+                                                         FunctionCall::Shape shape) {
+  auto graph = std::make_shared<CapturedGraph>();
+  graph->modes = std::move(modes);
+  graph->plan = std::move(checked.plan);
+  graph->variables = std::move(checked.captured.variables);
+  graph->externals = std::move(checked.captured.externals);
+  graph->shape = std::move(shape);
+  graph->remote = remote_part(graph->plan->graph->def);
+  graph->home = home_of(function, graph->variables);
+  for (const auto& variable : graph->variables) {
+    graph->storages.push_back(variable->tensor.storage().unsafeGetStorageImpl());
+  }
+  return graph;
+}
+
+}  // namespace trireme::internal

@@ -1,0 +1,62 @@
+#include "trireme/graph/graph_header.h"
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <string>
+#include <unordered_set>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+
+namespace trireme::internal {
+namespace {
+
+constexpr uint32_t kGraphFormat = 1;
+constexpr int kMostDimensions = 64;
+
+}  // namespace
+
+absl::Status check_header(const proto::GraphDef& def, size_t constants) {
+  if (def.format() != kGraphFormat) {
+    return make_status(ErrorCode::kVersionMismatch,
+                       absl::StrCat("the graph has format ", def.format(),
+                                    "; this version reads format ", kGraphFormat));
+  }
+  if (def.values_size() > kMostValues) {
+    return invalid_argument(absl::StrCat("the graph has ", def.values_size(), " values; at most ",
+                                         kMostValues, " are allowed"));
+  }
+  if (def.constants_size() != static_cast<int>(constants)) {
+    return invalid_argument(absl::StrCat("the graph names ", def.constants_size(),
+                                         " constants and ", constants, " came with it"));
+  }
+  if (def.inputs() > static_cast<uint32_t>(def.values_size()) + (1u << 16)) {
+    return invalid_argument(absl::StrCat("the graph asks for ", def.inputs(), " inputs"));
+  }
+  std::unordered_set<std::string> names;
+  for (const proto::Variable& variable : def.variables()) {
+    if (!names.insert(variable.name()).second) {
+      return invalid_argument(absl::StrCat("two variables are named '", variable.name(), "'"));
+    }
+    TRIREME_RETURN_IF_ERROR(check_type(variable.type()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status check_type(const proto::TensorType& type) {
+  if (type.dtype() < 0 || type.dtype() >= static_cast<int>(c10::ScalarType::Undefined)) {
+    return invalid_argument(absl::StrCat("a tensor has the unknown dtype ", type.dtype()));
+  }
+  if (type.sizes_size() > kMostDimensions ||
+      (type.strides_size() != type.sizes_size() && !type.sparse())) {
+    return invalid_argument(absl::StrCat("a tensor has ", type.sizes_size(), " sizes and ",
+                                         type.strides_size(), " strides"));
+  }
+  for (int64_t size : type.sizes()) {
+    if (size < 0) return invalid_argument(absl::StrCat("a tensor has the size ", size));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace trireme::internal
