@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/error.h"
 #include "trireme/ps/partitioner.h"
 
 namespace trireme {
@@ -32,6 +33,8 @@ struct VariableLayout {
 
   std::vector<int64_t> shard_sizes(const Shard& shard) const;
   int64_t shard_bytes(const Shard& shard) const;
+  // For errors.
+  Origin object() const { return {"", "variable '" + name + "'"}; }
 };
 
 // Cuts variables by the partitioner (none: whole) and places their shards on servers.

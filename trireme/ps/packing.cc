@@ -120,4 +120,10 @@ std::vector<at::Tensor> Packing::pack(const std::vector<at::Tensor>& list) const
   return message;
 }
 
+std::vector<at::Tensor> pack(const std::vector<at::Tensor>& list) {
+  std::vector<TensorShape> shapes;
+  for (const at::Tensor& tensor : list) shapes.push_back(TensorShape::of(tensor));
+  return Packing(std::move(shapes)).pack(list);
+}
+
 }  // namespace trireme::internal

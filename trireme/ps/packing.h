@@ -70,4 +70,7 @@ class Packing {
   size_t large_ = 0;
 };
 
+// The tensors of a message for this list, packed by the shapes that it has.
+std::vector<at::Tensor> pack(const std::vector<at::Tensor>& list);
+
 }  // namespace trireme::internal

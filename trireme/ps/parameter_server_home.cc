@@ -12,6 +12,7 @@
 #include "trireme/function/function.h"
 #include "trireme/optim/update_rule.h"
 #include "trireme/ps/parameter_servers.h"
+#include "trireme/ps/step_program_run.h"
 
 namespace trireme {
 namespace internal {
@@ -57,7 +58,7 @@ void ParameterServerHome::make_new_ones() {
     specs.push_back({record->name, record->tensor.sizes().vec(), record->tensor.scalar_type()});
     records.push_back(std::move(record));
   }
-  std::vector<PsClient::NewVariable> made;
+  std::vector<PsClient::PlacedVariable> made;
   Placer placer = placer_;  // if it fails, the next attempt places them as this one does
   for (VariableLayout& layout : placer.place(specs)) {
     made.push_back({std::move(layout), records[made.size()]->tensor.detach()});
@@ -104,7 +105,7 @@ void ParameterServerHome::set_optimizer(const VariableRecords& variables, const 
 
 void ParameterServerHome::push_gradients(const VariableRecords& variables,
                                          const std::vector<at::Tensor>& gradients, double lr) {
-  std::vector<PsClient::Push> pushes;
+  std::vector<PsPush> pushes;
   for (size_t i = 0; i < variables.size(); ++i) {
     pushes.push_back({at_home(*variables[i]), Update::Kind::kGradient, {}, gradients[i].detach()});
   }
@@ -169,7 +170,7 @@ std::vector<at::Tensor> ParameterServerHome::run(const FunctionStep& step,
   replay.check_numerics = options.check_numerics;
   if (!options.trace_file.empty()) replay.trace = &trace;
 
-  std::vector<PsClient::Pull> pulls = value_or_throw(run.pulls());
+  std::vector<PsPull> pulls = value_or_throw(run.pulls());
   std::vector<at::Tensor> pulled;
   if (!pulls.empty()) pulled = value_or_throw(client_->pull(std::move(pulls)));
   for (size_t i = 0; i < step.variables.size(); ++i) {

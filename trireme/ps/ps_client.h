@@ -2,26 +2,29 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "trireme/base/clock.h"
 #include "trireme/cluster/cluster_spec.h"
+#include "trireme/optim/update_rule.h"
 #include "trireme/ps/layout.h"
-#include "trireme/ps/push_records.h"
-#include "trireme/ps/stored_variable.h"
+#include "trireme/ps/ps_variable.h"
+#include "trireme/ps/server_request.h"
+#include "trireme/rpc/call_all.h"
 #include "trireme/rpc/channel.h"
 
 namespace trireme {
 
 struct PsClientOptions {
   ClusterSpec spec;  // its ps tasks are the servers
-  // Those that are meant, in the order of the tasks; empty: whoever is there.
+  // Incarnations of the servers that are meant, in the order of the tasks; empty: any.
   std::vector<uint64_t> incarnations = {};
   std::string container = "default";
   Credentials credentials = Credentials::loopback();
@@ -30,23 +33,6 @@ struct PsClientOptions {
   RetryPolicy retry = {.attempt_time = std::chrono::seconds(30)};
   // For each call; large ones get more, a second for each 16 MiB.
   Duration timeout = std::chrono::minutes(2);
-};
-
-// A variable on the servers, as a client of them knows it. A handle: copies mean the same.
-class PsVariable {
- public:
-  const VariableLayout& layout() const { return state_->layout; }
-  const std::string& name() const { return layout().name; }
-
- private:
-  friend class PsClient;
-  struct State {
-    VariableLayout layout;
-    std::vector<uint64_t> handles;  // of each shard, at its server
-  };
-  explicit PsVariable(std::shared_ptr<const State> state) : state_(std::move(state)) {}
-
-  std::shared_ptr<const State> state_;
 };
 
 // How a worker or a program uses variables on parameter servers. Whatever the number of variables,
@@ -63,16 +49,17 @@ class PsClient {
   static absl::StatusOr<std::unique_ptr<PsClient>> connect(PsClientOptions options, Time deadline);
 
   int servers() const { return static_cast<int>(channels_.size()); }
-  // Of the servers, in the order of the tasks.
+  // Incarnations of the servers, in the order of the tasks.
   std::vector<uint64_t> incarnations() const;
 
-  struct NewVariable {
+  // A variable that is to be made, with its place on the servers.
+  struct PlacedVariable {
     VariableLayout layout;
     at::Tensor initial = {};  // undefined: every element is `fill`, and nothing is sent
     double fill = 0;
   };
-  // Those that exist keep their contents: the first to come initialises.
-  absl::StatusOr<std::vector<PsVariable>> create(const std::vector<NewVariable>& variables);
+  // Variables that exist keep their contents: the first client to create one initialises it.
+  absl::StatusOr<std::vector<PsVariable>> create(const std::vector<PlacedVariable>& variables);
   // Finds variables that another program made with these layouts.
   absl::StatusOr<std::vector<PsVariable>> open(const std::vector<VariableLayout>& layouts);
   // State is made beside each shard. One that has the same optimizer keeps its state.
@@ -81,53 +68,32 @@ class PsClient {
   absl::Status remove(const std::vector<PsVariable>& variables);
   absl::Status drop_container();
 
-  struct Pull {
-    PsVariable variable;
-    at::Tensor rows = {};  // ids of the rows that are wanted, in any order; undefined: all
-  };
   // Each is consistent by shard: never half of an update. Small ones share memory with each other.
-  absl::StatusOr<std::vector<at::Tensor>> pull(std::vector<Pull> pulls);
-  void pull(std::vector<Pull> pulls, Done<std::vector<at::Tensor>> done);
+  absl::StatusOr<std::vector<at::Tensor>> pull(std::vector<PsPull> pulls);
+  void pull(std::vector<PsPull> pulls, Done<std::vector<at::Tensor>> done);
 
-  struct Push {
-    PsVariable variable;
-    Update::Kind kind = Update::Kind::kAdd;
-    at::Tensor rows = {};  // ids; undefined: all
-    at::Tensor values;     // or a sparse tensor, which brings its rows
-  };
-  struct PushOptions {
-    PushId id;
-    // All sequences of the origin below are decided: servers may forget them.
-    uint64_t watermark = 0;
-    std::optional<double> lr = std::nullopt;  // for gradients; none: the optimizer's own
-  };
   // Applied once per shard however often it is sent, and by whomever. ABORTED if it is decided
   // already. Values must not change before the answer.
-  absl::Status push(const std::vector<Push>& pushes, const PushOptions& options);
-  void push(const std::vector<Push>& pushes, const PushOptions& options,
+  absl::Status push(const std::vector<PsPush>& pushes, const PushOptions& options);
+  void push(const std::vector<PsPush>& pushes, const PushOptions& options,
             absl::AnyInvocable<void(absl::Status)> done);
   // Without an identity: this call is done once, but another one is another change.
-  absl::Status write(const std::vector<Push>& writes);
+  absl::Status write(const std::vector<PsPush>& writes);
 
   // Pushes of an origin are taken between these two.
   absl::Status begin_origin(uint64_t origin);
   absl::Status end_origin(uint64_t origin, Duration timeout = std::chrono::seconds(10));
 
  private:
-  using Requests = std::map<int, Message>;  // by server
-  using Responses = std::map<int, Message>;
+  using Requests = std::vector<internal::ServerRequest>;
 
   explicit PsClient(PsClientOptions options) : options_(std::move(options)) {}
 
   CallOptions call_options(uint64_t bytes, bool large_response) const;
-  // Calls all at once; the first error is the answer.
-  void call(const char* method, Requests requests, CallOptions options, Done<Responses> done,
-            std::map<int, Destination> into = {});
-  absl::StatusOr<Responses> call(const char* method, Requests requests, const CallOptions& options);
-  template <typename Request>
-  absl::Status tell_all(const char* method, const Request& request, const CallOptions& options);
-  absl::StatusOr<Requests> push_requests(const std::vector<Push>& pushes,
-                                         const PushOptions& options, uint64_t& bytes) const;
+  std::vector<TargetedCall> targeted(Requests requests, const CallOptions& options) const;
+  // Sends the same request to every server.
+  template <typename Body>
+  absl::Status broadcast(const char* method, const Body& body, const CallOptions& options);
 
   const PsClientOptions options_;
   std::vector<std::unique_ptr<Channel>> channels_;

@@ -134,9 +134,9 @@ TEST(PsClient, AppliesAPushOnce) {
   const PsVariable same = value_or_throw(second->open({w.layout()}))[0];
   const at::Tensor one = at::ones({4}, at::kLong);
   const auto push = [&](PsClient& client, const PsVariable& variable, uint64_t sequence,
-                        uint32_t part, uint64_t watermark = 0) {
+                        uint32_t round, uint64_t watermark = 0) {
     return client.push({{.variable = variable, .values = one}},
-                       {.id = {kOrigin, sequence, part}, .watermark = watermark});
+                       {.id = {kOrigin, sequence, round}, .watermark = watermark});
   };
   EXPECT_EQ(error_code(push(*first, w, 1, 0)), ErrorCode::kAborted) << "the origin has not begun";
   throw_if_error(first->begin_origin(kOrigin));
@@ -236,8 +236,8 @@ TEST(PsClient, LargeUpdatesOfAllKindsComeWhole) {
     small.push_back(make(*client, "small_" + std::to_string(i), at::full({16000}, double(i))));
   }
   throw_if_error(client->begin_origin(kOrigin));
-  std::vector<PsClient::Push> pushes = {{.variable = large, .values = values},
-                                        {.variable = half, .values = halves}};
+  std::vector<PsPush> pushes = {{.variable = large, .values = values},
+                                {.variable = half, .values = halves}};
   for (const PsVariable& variable : small) {
     pushes.push_back({.variable = variable, .values = at::ones({16000})});
   }

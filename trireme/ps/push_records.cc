@@ -12,7 +12,7 @@ namespace trireme {
 absl::Status already_decided(const PushId& id) {
   return make_status(
       ErrorCode::kAborted,
-      absl::StrCat("push ", id.sequence, ".", id.part, " of ", format_incarnation(id.origin),
+      absl::StrCat("push ", id.sequence, ".", id.round, " of ", format_incarnation(id.origin),
                    " is already decided: its origin has ended, or has gone on without it"));
 }
 
@@ -67,11 +67,12 @@ size_t PushOrigins::size() const {
   return origins_.size();
 }
 
-PushRecords::OfOrigin& PushRecords::of(const std::shared_ptr<PushOrigin>& origin) {
-  const auto found = std::find_if(origins_.begin(), origins_.end(),
-                                  [&](const OfOrigin& known) { return known.origin == origin; });
+PushRecords::OriginRecords& PushRecords::records_of(const std::shared_ptr<PushOrigin>& origin) {
+  const auto found =
+      std::find_if(origins_.begin(), origins_.end(),
+                   [&](const OriginRecords& known) { return known.origin == origin; });
   if (found != origins_.end()) return *found;
-  std::erase_if(origins_, [](const OfOrigin& known) { return known.origin->ended(); });
+  std::erase_if(origins_, [](const OriginRecords& known) { return known.origin->ended(); });
   origins_.push_back({.origin = origin});
   return origins_.back();
 }
@@ -81,7 +82,7 @@ PushRecords::Verdict PushRecords::ask(const std::shared_ptr<PushOrigin>& origin,
   // origin ended, or its watermark rose, cannot slip in after its record was forgotten.
   const uint64_t watermark = origin->watermark();
   if (origin->ended() || id.sequence < watermark) return Verdict::kDecided;
-  OfOrigin& known = of(origin);
+  OriginRecords& known = records_of(origin);
   known.forget_below(watermark);
   const auto chunk = known.find(id);
   if (known.is_chunk_of(chunk, id)) {
@@ -92,16 +93,16 @@ PushRecords::Verdict PushRecords::ask(const std::shared_ptr<PushOrigin>& origin,
 }
 
 void PushRecords::add(const std::shared_ptr<PushOrigin>& origin, const PushId& id) {
-  OfOrigin& known = of(origin);
+  OriginRecords& known = records_of(origin);
   auto chunk = known.find(id);
   if (!known.is_chunk_of(chunk, id)) {
-    chunk = known.chunks.insert(chunk, {id.part, id.sequence / kChunk, {}});
+    chunk = known.chunks.insert(chunk, {id.round, id.sequence / kChunk, {}});
   }
   chunk->taken[id.sequence % kChunk] = true;
 }
 
 void PushRecords::forget() {
-  for (OfOrigin& known : origins_) {
+  for (OriginRecords& known : origins_) {
     if (known.origin->ended()) {
       known.chunks = {};
     } else {
@@ -112,27 +113,27 @@ void PushRecords::forget() {
 
 size_t PushRecords::chunks() const {
   size_t count = 0;
-  for (const OfOrigin& known : origins_) count += known.chunks.size();
+  for (const OriginRecords& known : origins_) count += known.chunks.size();
   return count;
 }
 
-void PushRecords::OfOrigin::forget_below(uint64_t watermark) {
+void PushRecords::OriginRecords::forget_below(uint64_t watermark) {
   if (watermark / kChunk <= forgotten_below / kChunk) return;
   forgotten_below = watermark;
   std::erase_if(chunks, [&](const Chunk& chunk) { return chunk.index < watermark / kChunk; });
 }
 
-std::vector<PushRecords::Chunk>::iterator PushRecords::OfOrigin::find(const PushId& id) {
-  const std::pair<uint32_t, uint64_t> key(id.part, id.sequence / kChunk);
+std::vector<PushRecords::Chunk>::iterator PushRecords::OriginRecords::find(const PushId& id) {
+  const std::pair<uint32_t, uint64_t> key(id.round, id.sequence / kChunk);
   return std::lower_bound(chunks.begin(), chunks.end(), key,
                           [](const Chunk& chunk, const auto& value) {
-                            return std::pair(chunk.part, chunk.index) < value;
+                            return std::pair(chunk.round, chunk.index) < value;
                           });
 }
 
-bool PushRecords::OfOrigin::is_chunk_of(std::vector<Chunk>::iterator chunk,
-                                        const PushId& id) const {
-  return chunk != chunks.end() && chunk->part == id.part && chunk->index == id.sequence / kChunk;
+bool PushRecords::OriginRecords::is_chunk_of(std::vector<Chunk>::iterator chunk,
+                                             const PushId& id) const {
+  return chunk != chunks.end() && chunk->round == id.round && chunk->index == id.sequence / kChunk;
 }
 
 }  // namespace trireme

@@ -10,17 +10,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "trireme/base/mutex.h"
+#include "trireme/ps/push_id.h"
 
 namespace trireme {
-
-// Names an update, wherever it is computed: origin is the incarnation of the session or coordinator
-// that wants it, sequence the number of the step or closure, part the push's place in that. Not the
-// worker: a closure that is run again runs on another one, and means the same update.
-struct PushId {
-  uint64_t origin = 0;
-  uint64_t sequence = 0;
-  uint32_t part = 0;
-};
 
 // A source of pushes that a server knows: its pushes are taken while it has not ended, and those
 // below its watermark are decided. Both only ever change one way. Thread-safe.
@@ -82,14 +74,14 @@ class PushRecords {
 
  private:
   struct Chunk {
-    uint32_t part;
+    uint32_t round;
     uint64_t index;  // of sequences from kChunk * index on
     std::bitset<kChunk> taken;
   };
-  struct OfOrigin {
+  struct OriginRecords {
     std::shared_ptr<PushOrigin> origin;
     uint64_t forgotten_below = 0;
-    std::vector<Chunk> chunks;  // by part, then by index
+    std::vector<Chunk> chunks;  // by round, then by index
 
     void forget_below(uint64_t watermark);
     // The chunk of a push, or where it belongs.
@@ -97,9 +89,9 @@ class PushRecords {
     bool is_chunk_of(std::vector<Chunk>::iterator chunk, const PushId& id) const;
   };
 
-  OfOrigin& of(const std::shared_ptr<PushOrigin>& origin);
+  OriginRecords& records_of(const std::shared_ptr<PushOrigin>& origin);
 
-  std::vector<OfOrigin> origins_;  // few: those that push to this shard now
+  std::vector<OriginRecords> origins_;  // few: those that push to this shard now
 };
 
 }  // namespace trireme

@@ -50,7 +50,7 @@ TEST(PushRecords, AgreesWithASetInAnyOrder) {
   for (int i = 0; i < 20000; ++i) {
     const PushId id{1, origin->watermark() + random() % 300, static_cast<uint32_t>(random() % 3)};
     EXPECT_EQ(take(records, origin, id) == Verdict::kNew,
-              taken.insert({id.sequence, id.part}).second);
+              taken.insert({id.sequence, id.round}).second);
     if (i % 100 == 0) origin->raise_watermark(origin->watermark() + random() % 50);
   }
 }

@@ -44,7 +44,7 @@ class OnServers {
           {"v" + std::to_string(i), initial[i].sizes().vec(), initial[i].scalar_type()});
     }
     const auto layouts = placer.place(specs);
-    std::vector<PsClient::NewVariable> made;
+    std::vector<PsClient::PlacedVariable> made;
     for (size_t i = 0; i < initial.size(); ++i) {
       made.push_back({.layout = layouts[i], .initial = initial[i]});
     }
@@ -54,7 +54,7 @@ class OnServers {
   }
 
   void push(const Tensors& gradients, std::optional<double> lr = std::nullopt) {
-    std::vector<PsClient::Push> pushes;
+    std::vector<PsPush> pushes;
     for (size_t i = 0; i < gradients.size(); ++i) {
       pushes.push_back(
           {.variable = variables_[i], .kind = Update::Kind::kGradient, .values = gradients[i]});
@@ -65,7 +65,7 @@ class OnServers {
   }
 
   Tensors pull() {
-    std::vector<PsClient::Pull> pulls;
+    std::vector<PsPull> pulls;
     for (const PsVariable& variable : variables_) pulls.push_back({variable});
     return value_or_throw(client_->pull(pulls));
   }

@@ -1,23 +1,21 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "trireme/exec/replay.h"
+#include "trireme/exec/branch_tuner.h"
 #include "trireme/graph/plan.h"
-#include "trireme/ps/ps_client.h"
+#include "trireme/ps/update.h"
 
 namespace trireme::internal {
 
 // A captured step whose variables live on parameter servers, as a worker runs it: pull what it
 // reads, run the operators, push what it changes. The operators that only change a variable are
-// left out, since the servers do that. Plain data that follows from the graph: whoever has the
-// graph makes the same.
+// left out, since the servers do that. Plain data that follows from the graph: every
+// task that has the graph makes the same program.
 //
 // - A variable that is read before it is changed is pulled once, at the start; a read after a
 //   change sees the change, in the worker's copy.
@@ -70,33 +68,5 @@ struct StepProgram {
 // after its optimizer was given a gradient.
 absl::StatusOr<StepProgram> make_step_program(const Plan& plan,
                                               const std::vector<bool>& on_servers);
-
-// One run of a program: pulls(), run(), then pushes() of every round in turn; results() at any time
-// after run(). What goes over the network is the caller's.
-class StepProgramRun {
- public:
-  // `variables` has an entry for those on servers, `own` a tensor for the others.
-  StepProgramRun(std::shared_ptr<const StepProgram> program,
-                 std::vector<std::optional<PsVariable>> variables, std::vector<at::Tensor> own,
-                 std::vector<at::Tensor> inputs, uint64_t seed, uint64_t step);
-
-  absl::StatusOr<std::vector<PsClient::Pull>> pulls();
-  absl::Status run(std::vector<at::Tensor> pulled, const ReplayOptions& options);
-  size_t rounds() const { return program_->rounds.size(); }
-  std::vector<PsClient::Push> pushes(size_t round) const;
-  std::optional<double> lr(size_t round) const;
-  std::vector<at::Tensor> results() const;
-
- private:
-  void gather_rows(const std::vector<StepProgram::Push::Rows>& parts, PsClient::Push& made) const;
-
-  const std::shared_ptr<const StepProgram> program_;
-  const std::vector<std::optional<PsVariable>> variables_;
-  std::vector<at::Tensor> contents_;  // of all variables; those of servers are copies
-  std::vector<at::Tensor> before_;    // what was pulled of those whose difference is pushed
-  std::vector<at::Tensor> inputs_, outputs_;
-  std::vector<at::Tensor> row_ids_;
-  const uint64_t seed_, step_;
-};
 
 }  // namespace trireme::internal

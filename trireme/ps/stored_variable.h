@@ -12,23 +12,14 @@
 #include "absl/status/statusor.h"
 #include "trireme/base/error.h"
 #include "trireme/optim/update_rule.h"
+#include "trireme/ps/push_id.h"
 #include "trireme/ps/push_records.h"
+#include "trireme/ps/update.h"
 #include "trireme/runtime/variable_host.h"
-#include "trireme/tensor/scattered_tensor.h"
 
 namespace trireme {
 
-// One change of one variable: all of it, or the rows with these ids.
-struct Update {
-  enum class Kind { kAdd, kAssign, kGradient };
-
-  Kind kind = Kind::kAdd;
-  at::Tensor ids;  // undefined: the whole variable
-  at::Tensor values;
-  ScatteredTensor scattered;  // the bytes of the values, if these are on the meta device
-};
-
-// An optimizer's part for one variable: the rule and its state, which lies where the variable does.
+// The optimizer of one variable: the rule and its state, which lies where the variable does.
 struct OptimizerState {
   OptimizerState(std::shared_ptr<const internal::UpdateRule> rule, const at::Tensor& parameter);
   void update(const at::Tensor& parameter, const Update& update, std::optional<double> rate);

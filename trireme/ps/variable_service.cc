@@ -363,7 +363,7 @@ class VariableService final : public Service {
     Message& message = push.call.request();
     TRIREME_ASSIGN_OR_RETURN(const auto request, parse_body<PushRequest>(message));
     if (once) {
-      const PushId id{request.origin(), request.sequence(), request.part()};
+      const PushId id{request.origin(), request.sequence(), request.round()};
       TRIREME_ASSIGN_OR_RETURN(auto origin, origins_.admit(id, request.watermark()));
       push.id = {std::move(origin), id};
     }

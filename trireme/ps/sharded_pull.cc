@@ -1,0 +1,126 @@
+#include "trireme/ps/sharded_pull.h"
+
+#include <memory>
+#include <utility>
+
+#include "trireme/base/status.h"
+#include "trireme/ps/kernels.h"
+#include "trireme/ps/shard_rows.h"
+#include "trireme/rpc/frame.h"
+#include "trireme/tensor/buffer_pool.h"
+
+namespace trireme::internal {
+
+absl::StatusOr<ShardedPull> ShardedPull::split(std::vector<PsPull> pulls) {
+  ShardedPull sharded;
+  sharded.pulls_ = std::move(pulls);
+  sharded.results_.resize(sharded.pulls_.size());
+  for (size_t i = 0; i < sharded.pulls_.size(); ++i) TRIREME_RETURN_IF_ERROR(sharded.add(i));
+  return sharded;
+}
+
+absl::Status ShardedPull::add(size_t index) {
+  const PsPull& pull = pulls_[index];
+  const VariableLayout& layout = pull.variable.layout();
+  const bool by_rows = pull.rows.defined();
+  TensorShape result{layout.dtype, layout.sizes};
+  std::vector<ShardRows> rows;
+  if (by_rows) {
+    TRIREME_ASSIGN_OR_RETURN(rows, split_by_shard(pull.rows, layout));
+    result.sizes[0] = pull.rows.numel();
+  }
+  for (size_t s = 0; s < layout.shards.size(); ++s) {
+    if (by_rows && rows[s].ids.numel() == 0 && layout.shards.size() > 1) continue;
+    ServerBatch& batch = batches_[layout.shards[s].server];
+    TensorShape shape = shard_shape(layout, layout.shards[s]);
+    batch.body.add_handles(pull.variable.handle(s));
+    if (by_rows) {
+      shape.sizes[0] = rows[s].ids.numel();
+      batch.ids.push_back(rows[s].ids);
+      batch.by_rows = true;
+    }
+    batch.body.add_rows(by_rows ? shape.sizes[0] + 1 : 0);
+    bytes_ += shape.bytes();
+    batch.shapes.push_back(std::move(shape));
+    batch.slices.push_back(
+        {index, s, by_rows ? std::move(rows[s].positions) : std::vector<int64_t>()});
+  }
+  result_shapes_.push_back(std::move(result));
+  return absl::OkStatus();
+}
+
+bool ShardedPull::has_large_response() const {
+  for (const auto& [server, batch] : batches_) {
+    uint64_t response = 0;
+    for (const TensorShape& shape : batch.shapes) response += shape.bytes() + kAlignment;
+    if (response > kFrameBytes) return true;
+  }
+  return false;
+}
+
+std::vector<ServerRequest> ShardedPull::make_requests(bool in_place) {
+  std::vector<ServerRequest> requests;
+  requests.reserve(batches_.size());
+  for (auto& [server, batch] : batches_) {
+    if (!batch.by_rows) batch.body.clear_rows();
+    requests.push_back({server, make_message(batch.body, pack(batch.ids)),
+                        in_place ? destination(batch) : nullptr});
+  }
+  return requests;
+}
+
+Destination ShardedPull::destination(const ServerBatch& batch) {
+  const Packing packing(batch.shapes);
+  std::map<size_t, at::Tensor> places;  // by the tensor of the response
+  for (size_t i = 0; i < batch.slices.size(); ++i) {
+    const PsPull& pull = pulls_[batch.slices[i].pull];
+    if (!packing.is_large(i) || pull.rows.defined()) continue;
+    if (pull.variable.layout().shards.size() == 1) continue;
+    places[packing.place(i).tensor] = place_of(batch.slices[i]);
+  }
+  if (places.empty()) return nullptr;
+  auto shared = std::make_shared<const std::map<size_t, at::Tensor>>(std::move(places));
+  return [shared](size_t index, c10::IntArrayRef, c10::ScalarType) {
+    const auto found = shared->find(index);
+    return found == shared->end() ? at::Tensor() : found->second;
+  };
+}
+
+absl::StatusOr<std::vector<at::Tensor>> ShardedPull::assemble(
+    const std::vector<Message>& responses) {
+  size_t response = 0;
+  for (const auto& [server, batch] : batches_) {
+    TRIREME_ASSIGN_OR_RETURN(const std::vector<at::Tensor> received,
+                             Packing(batch.shapes).unpack(responses[response++].tensors));
+    for (size_t k = 0; k < batch.slices.size(); ++k) {
+      const Slice& slice = batch.slices[k];
+      const PsPull& pull = pulls_[slice.pull];
+      if (pull.variable.layout().shards.size() == 1) {
+        results_[slice.pull] = received[k];
+      } else if (pull.rows.defined()) {
+        set_rows_at(result(slice.pull), slice.positions, received[k]);
+      } else {
+        const at::Tensor place = place_of(slice);
+        if (place.data_ptr() != received[k].data_ptr()) assign(place, received[k]);
+      }
+    }
+  }
+  // No server was asked for a result of no rows of a sharded variable.
+  for (size_t i = 0; i < results_.size(); ++i) result(i);
+  return std::move(results_);
+}
+
+at::Tensor& ShardedPull::result(size_t pull) {
+  if (!results_[pull].defined()) {
+    results_[pull] =
+        BufferPool::shared().empty(result_shapes_[pull].sizes, result_shapes_[pull].dtype);
+  }
+  return results_[pull];
+}
+
+at::Tensor ShardedPull::place_of(const Slice& slice) {
+  const RowRange& rows = pulls_[slice.pull].variable.layout().shards[slice.shard].rows;
+  return result(slice.pull).narrow(0, rows.first, rows.count);
+}
+
+}  // namespace trireme::internal

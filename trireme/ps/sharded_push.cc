@@ -1,0 +1,82 @@
+#include "trireme/ps/sharded_push.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+#include "trireme/ps/packing.h"
+#include "trireme/ps/shard_rows.h"
+#include "trireme/tensor/codec.h"
+
+namespace trireme::internal {
+
+absl::StatusOr<ShardedPush> ShardedPush::split(const std::vector<PsPush>& pushes) {
+  ShardedPush sharded;
+  for (const PsPush& push : pushes) TRIREME_RETURN_IF_ERROR(sharded.add(push));
+  return sharded;
+}
+
+absl::Status ShardedPush::add(const PsPush& push) {
+  const VariableLayout& layout = push.variable.layout();
+  at::Tensor rows = push.rows, values = push.values;
+  if (values.defined() && values.is_sparse()) {
+    if (rows.defined() || values.sparse_dim() != 1) {
+      return make_status(ErrorCode::kInvalidArgument,
+                         "a sparse update has one sparse dimension and brings its rows",
+                         layout.object());
+    }
+    rows = values._indices().select(0, 0);
+    values = values._values();
+  }
+  TRIREME_ASSIGN_OR_RETURN(values, prepare_to_send(values));
+  TensorShape expected{layout.dtype, layout.sizes};
+  std::vector<ShardRows> split;
+  if (rows.defined()) {
+    TRIREME_ASSIGN_OR_RETURN(split, split_by_shard(rows, layout));
+    expected.sizes[0] = rows.numel();
+  }
+  if (TensorShape::of(values) != expected) {
+    return make_status(ErrorCode::kInvalidArgument,
+                       absl::StrCat("an update of ", to_string(TensorShape::of(values)), " where ",
+                                    to_string(expected), " belongs"),
+                       layout.object());
+  }
+  for (size_t s = 0; s < layout.shards.size(); ++s) {
+    const VariableLayout::Shard& shard = layout.shards[s];
+    if (rows.defined() && split[s].ids.numel() == 0) continue;
+    ServerBatch& batch = batches_[shard.server];
+    batch.body.add_handles(push.variable.handle(s));
+    batch.body.add_kinds(static_cast<UpdateKind>(push.kind));
+    if (rows.defined()) {
+      batch.by_rows = true;
+      batch.body.add_rows(split[s].ids.numel() + 1);
+      batch.tensors.push_back(split[s].ids);
+      batch.tensors.push_back(layout.shards.size() == 1 ? values
+                                                        : rows_at(values, split[s].positions));
+    } else {
+      batch.body.add_rows(0);
+      batch.tensors.push_back(shard_slice(values, layout, shard));
+    }
+    bytes_ += batch.tensors.back().nbytes();
+  }
+  return absl::OkStatus();
+}
+
+std::vector<ServerRequest> ShardedPush::make_requests(const PushOptions& options) {
+  std::vector<ServerRequest> requests;
+  requests.reserve(batches_.size());
+  for (auto& [server, batch] : batches_) {
+    batch.body.set_origin(options.id.origin);
+    batch.body.set_sequence(options.id.sequence);
+    batch.body.set_round(options.id.round);
+    batch.body.set_watermark(options.watermark);
+    if (options.lr) batch.body.set_lr(*options.lr);
+    if (!batch.by_rows) batch.body.clear_rows();
+    requests.push_back({server, make_message(batch.body, pack(batch.tensors))});
+  }
+  batches_.clear();  // small values were copied; a caller that waits need not keep them
+  return requests;
+}
+
+}  // namespace trireme::internal
