@@ -2,26 +2,22 @@
 
 #include <algorithm>
 #include <limits>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/coordinator/spin_wait.h"
 #include "trireme/rpc/timer.h"
 
 namespace trireme::internal {
 namespace {
 
-using std::chrono::microseconds;
-
-// A message carries a batch: of large closures one is enough for it.
+// A batch travels in one message, which a single large closure fills.
 constexpr uint64_t kBatchBytes = 1 << 20;
-// Closures that follow each other faster than this come in a burst.
-constexpr Duration kBurst = microseconds(50);
-constexpr Duration kAnnouncedWithin = microseconds(200);
-// For so long a thread that fetches looks for a quick result, rather than sleep: to be woken takes
-// as long as such a closure.
-constexpr Duration kQuick = microseconds(100);
+
+Duration cost_of(const Closure& closure) {
+  return closure.program->cost.get() * closure.repeat;
+}
 
 std::string name_of(const Closure& closure) {
   return absl::StrCat("closure ", closure.sequence, " of function '", closure.program->function,
@@ -38,7 +34,7 @@ absl::Status cancelled(const Closure& closure) {
 
 absl::Status ClosureQueue::admit() {
   MutexLock lock(mutex_);
-  run_errands();
+  captures_.run(mutex_);
   while (closed_.ok() && !error_.ok() && in_flight_ > 0) wait();
   if (!closed_.ok()) return closed_;
   return std::exchange(error_, absl::OkStatus());
@@ -54,34 +50,21 @@ absl::Status ClosureQueue::put(const ClosurePtr& closure) {
     closure->sequence = sequences_.give(closure->repeat);
     if (closure->deadline) deadlines_.insert({*closure->deadline, closure});
     queued_.push_back(closure);
-    announce = announces(*closure);
-    if (!announce) announce_soon();
+    announce = announcer_.note_put(Clock::real().now(), cost_of(*closure));
+    if (!announce) announce_later();
   }
   if (announce) wake_takers();
   return absl::OkStatus();
 }
 
-bool ClosureQueue::announces(const Closure& closure) {
-  const Time now = Clock::real().now();
-  const bool in_burst = now - std::exchange(last_put_, now) < kBurst;
-  ++unannounced_;
-  unannounced_time_ += closure.program->cost.get() * closure.repeat;
-  return !in_burst || unannounced_ >= kBatchClosures || unannounced_time_ >= kBatchTime;
-}
-
-void ClosureQueue::note_announced() {
-  unannounced_ = 0;
-  unannounced_time_ = {};
-}
-
-void ClosureQueue::announce_soon() {
-  if (takers_.empty() || std::exchange(will_announce_, true)) return;
-  run_at(after(kAnnouncedWithin), [weak = weak_from_this()] {
+void ClosureQueue::announce_later() {
+  if (takers_.empty() || !announcer_.schedule_delayed()) return;
+  run_at(after(BurstAnnouncer::kDelay), [weak = weak_from_this()] {
     const auto self = weak.lock();
     if (self == nullptr) return;
     {
       MutexLock lock(self->mutex_);
-      self->will_announce_ = false;
+      self->announcer_.note_delay_over();
     }
     self->wake_takers();
   });
@@ -94,7 +77,7 @@ std::vector<ClosurePtr> ClosureQueue::take(const std::shared_ptr<ClosureTaker>& 
   uint64_t bytes = 0;
   MutexLock lock(mutex_);
   while (!queued_.empty() && taken.size() < most && bytes < kBatchBytes) {
-    sum += queued_.front()->program->cost.get() * queued_.front()->repeat;
+    sum += cost_of(*queued_.front());
     if (!taken.empty() && sum > lasting) break;
     taken.push_back(std::move(queued_.front()));
     taken.back()->worker_ = taker->worker();
@@ -102,9 +85,9 @@ std::vector<ClosurePtr> ClosureQueue::take(const std::shared_ptr<ClosureTaker>& 
     queued_.pop_front();
   }
   in_flight_ += taken.size();
-  if (queued_.empty()) note_announced();
+  if (queued_.empty()) announcer_.note_announced();
   if (!taken.empty()) {
-    notify();  // there is room
+    notify();  // There is room to put more.
   } else if (closed_.ok()) {
     takers_.push_back(taker);
   }
@@ -185,16 +168,17 @@ uint64_t ClosureQueue::fail(const absl::Status& error) {
 }
 
 void ClosureQueue::close(const absl::Status& why) {
+  // Destroyed after the lock is released.
   std::deque<std::shared_ptr<ClosureTaker>> takers;
-  std::deque<Errand> errands;
+  std::deque<DeferredCaptures::Deferred> captures;
   MutexLock lock(mutex_);
   if (!closed_.ok()) return;
   closed_ = why;
   cancel_queued();
   takers.swap(takers_);
-  errands.swap(errands_);
-  for (const Errand& errand : errands) decide(errand.closure, cancelled(*errand.closure));
-  in_flight_ -= errands.size();
+  captures = captures_.remove_all();
+  for (const auto& each : captures) decide(each.closure, cancelled(*each.closure));
+  in_flight_ -= captures.size();
   notify();
 }
 
@@ -215,7 +199,7 @@ absl::Status ClosureQueue::join(Time limit, Duration every,
       mutex_.unlock();
       try {
         progress(done, left);
-      } catch (...) {  // the user's, who may end the wait so
+      } catch (...) {  // Thrown by the user's code, which may end the wait so.
         mutex_.lock();
         throw;
       }
@@ -230,7 +214,7 @@ absl::Status ClosureQueue::join(Time limit, Duration every,
 
 absl::StatusOr<bool> ClosureQueue::done() {
   MutexLock lock(mutex_);
-  run_errands();
+  captures_.run(mutex_);
   if (!closed_.ok()) return closed_;
   if (!idle()) return false;
   if (!error_.ok()) return std::exchange(error_, absl::OkStatus());
@@ -238,23 +222,20 @@ absl::StatusOr<bool> ClosureQueue::done() {
 }
 
 ClosureOutcome ClosureQueue::fetch(const Closure& closure) {
-  look_for(closure);
+  spin_for(closure);
   MutexLock lock(mutex_);
   while (!closure.outcome_.has_value() && closed_.ok()) wait();
   if (closure.outcome_.has_value()) return *closure.outcome_;
   return cancelled(closure);
 }
 
-void ClosureQueue::look_for(const Closure& closure) {
+void ClosureQueue::spin_for(const Closure& closure) {
   {
     MutexLock lock(mutex_);
-    if (closure.outcome_.has_value() || closure.program->cost.get() > kQuick) return;
-    if (unannounced_ > 0) wait();
+    if (closure.outcome_.has_value() || !is_worth_spinning(closure.program->cost.get())) return;
+    if (announcer_.has_unannounced()) wait();
   }
-  const Time limit = after(kQuick);
-  while (!closure.decided_.load(std::memory_order_acquire) && Clock::real().now() < limit) {
-    std::this_thread::yield();
-  }
+  spin_until([&closure] { return closure.decided_.load(std::memory_order_acquire); });
 }
 
 size_t ClosureQueue::undecided() const {
@@ -277,10 +258,10 @@ bool ClosureQueue::cancels() const {
   return !closed_.ok() || !error_.ok();
 }
 
-void ClosureQueue::add_errand(const ClosurePtr& closure, Work errand) {
+void ClosureQueue::defer_capture(const ClosurePtr& closure, Work capture) {
   MutexLock lock(mutex_);
   if (closed_.ok()) {
-    errands_.push_back({closure, std::move(errand)});
+    captures_.add(closure, std::move(capture));
   } else {
     --in_flight_;
     decide(closure, cancelled(*closure));
@@ -312,38 +293,25 @@ void ClosureQueue::cancel_queued() {
 }
 
 void ClosureQueue::wait(Time limit) {
-  const bool ran_errands = run_errands();
-  if (unannounced_ > 0) {
+  const bool captured = captures_.run(mutex_);
+  if (announcer_.has_unannounced()) {
     mutex_.unlock();
     wake_takers();
     mutex_.lock();
-  } else if (!ran_errands) {
+  } else if (!captured) {
     sleep(limit);
   }
 }
 
 void ClosureQueue::sleep(Time limit) {
-  ++waiting_;
+  ++sleeping_;
   // The user's own wait may have no end; what it waits for ends when workers are there or lost.
   changed_.wait_until(mutex_, std::min(limit, after(std::chrono::hours(1))));
-  --waiting_;
-}
-
-bool ClosureQueue::run_errands() {
-  if (errands_.empty()) return false;
-  while (!errands_.empty()) {
-    Errand errand = std::move(errands_.front());
-    errands_.pop_front();
-    mutex_.unlock();
-    errand.work();
-    errand = {};
-    mutex_.lock();
-  }
-  return true;
+  --sleeping_;
 }
 
 void ClosureQueue::notify() {
-  if (waiting_ > 0) changed_.notify_all();
+  if (sleeping_ > 0) changed_.notify_all();
 }
 
 void ClosureQueue::wake_takers() {
@@ -352,11 +320,11 @@ void ClosureQueue::wake_takers() {
     std::shared_ptr<ClosureTaker> taker;
     {
       MutexLock lock(mutex_);
-      note_announced();
+      announcer_.note_announced();
       closures = std::min(closures, queued_.size());
       if (takers_.empty() || queued_.empty()) return;
-      // One that runs something takes closures too, to have the next at hand; but not while another
-      // has nothing to do.
+      // A busy worker is given closures too, so that it has the next ones at hand, but only if no
+      // worker is idle.
       auto chosen = std::ranges::find_if(takers_, [](const auto& each) { return each->is_idle(); });
       if (chosen == takers_.end()) chosen = takers_.begin();
       taker = std::move(*chosen);

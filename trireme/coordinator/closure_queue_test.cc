@@ -190,21 +190,21 @@ TEST_F(ClosureQueueTest, ShortClosuresOfABurstAreTakenTogether) {
   EXPECT_GT(taker_->woken, before);
 }
 
-TEST_F(ClosureQueueTest, WhoeverWaitsRunsErrands) {
+TEST_F(ClosureQueueTest, WhoeverWaitsRunsDeferredCaptures) {
   const auto closure = put();
   take();
   auto waiting = std::async(std::launch::async, [&] { return queue_.join(); });
-  queue_.add_errand(closure, [&] { EXPECT_FALSE(finish(closure)); });
+  queue_.defer_capture(closure, [&] { EXPECT_FALSE(finish(closure)); });
   EXPECT_TRUE(waiting.get().ok());
 }
 
-TEST_F(ClosureQueueTest, AClosureThatWaitsForAnErrandIsCancelledWithTheQueue) {
+TEST_F(ClosureQueueTest, AClosureThatWaitsForACaptureIsCancelledWithTheQueue) {
   const auto first = put(), second = put();
   take(2);
   bool ran = false;
-  queue_.add_errand(first, [&] { ran = true; });
+  queue_.defer_capture(first, [&] { ran = true; });
   queue_.close(failure());
-  queue_.add_errand(second, [&] { ran = true; });
+  queue_.defer_capture(second, [&] { ran = true; });
   EXPECT_EQ(error_code(queue_.fetch(*first).status()), ErrorCode::kCancelled);
   EXPECT_TRUE(queue_.is_decided(*first));
   EXPECT_TRUE(queue_.is_decided(*second));

@@ -7,7 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/coordinator/closure_host.h"
 #include "trireme/coordinator/element_shapes.h"
+#include "trireme/coordinator/ending_executor.h"
+#include "trireme/coordinator/hosted_function.h"
 #include "trireme/data/dataset_data.h"
 #include "trireme/graph/graph_file.h"
 
@@ -203,7 +206,7 @@ class ClosureService final : public Service {
     const std::vector<uint64_t> servers(request.servers().begin(), request.servers().end());
     ConnectCoordinatorResponse response;
     if (const auto known = host_of(request.coordinator());
-        known.ok() && (*known)->options().servers == servers) {
+        known.ok() && (*known)->server_incarnations() == servers) {
       response.set_known(true);
       return make_message(response);
     }
@@ -255,9 +258,9 @@ class ClosureService final : public Service {
   static absl::StatusOr<Message> register_now(ClosureHost& host,
                                               const RegisterProgramRequest& request,
                                               std::vector<at::Tensor> constants) {
-    for (uint32_t dropped : request.dropped()) host.drop_program(dropped);
+    for (uint32_t dropped : request.dropped()) host.drop_function(dropped);
     if (!request.native().empty()) {
-      TRIREME_RETURN_IF_ERROR(host.add_native_program(request.program(), request.native()));
+      TRIREME_RETURN_IF_ERROR(host.add_native_function(request.program(), request.native()));
       return make_message(RegisterProgramResponse());
     }
     TRIREME_ASSIGN_OR_RETURN(auto graph,
@@ -276,11 +279,11 @@ class ClosureService final : public Service {
       internal::ClosureDraw& draw = draws.emplace_back();
       draw.first_input = asked.first_input();
       for (const ElementShape& element : asked.elements()) {
-        TRIREME_ASSIGN_OR_RETURN(draw.elements.emplace_back(), internal::spec_of(element));
+        TRIREME_ASSIGN_OR_RETURN(draw.elements.emplace_back(), internal::parse_spec(element));
       }
     }
     TRIREME_RETURN_IF_ERROR(
-        host.add_program(request.program(), std::move(graph), layouts, std::move(draws)));
+        host.add_function(request.program(), std::move(graph), layouts, std::move(draws)));
     return make_message(RegisterProgramResponse());
   }
 
@@ -313,7 +316,7 @@ class ClosureService final : public Service {
       if (!tensors.ok()) return call.respond(tensors.status());
       closures.push_back(
           {.sequence = asked.sequence(),
-           .program = asked.program(),
+           .function = asked.program(),
            .seed = asked.seed(),
            .step = asked.step(),
            .tensors = *std::move(tensors),

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "trireme/coordinator/closure_host.h"
+#include "trireme/coordinator/closure_call.h"
 #include "trireme/coordinator/closures.pb.h"
 #include "trireme/runtime/task_server.h"
 #include "trireme/runtime/tensor_lists.h"

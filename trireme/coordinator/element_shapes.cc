@@ -22,7 +22,7 @@ void set_shape(const std::vector<at::Tensor>& element, ElementShape& shape) {
   }
 }
 
-absl::StatusOr<ElementSpec> spec_of(const ElementShape& shape) {
+absl::StatusOr<ElementSpec> parse_spec(const ElementShape& shape) {
   ElementSpec spec;
   for (const proto::TensorType& type : shape.tensors()) {
     TensorSpec& tensor = spec.emplace_back();

@@ -13,6 +13,6 @@ namespace trireme::internal {
 
 void set_shape(const std::vector<at::Tensor>& element, ElementShape& shape);
 // From data that anybody may have sent.
-absl::StatusOr<ElementSpec> spec_of(const ElementShape& shape);
+absl::StatusOr<ElementSpec> parse_spec(const ElementShape& shape);
 
 }  // namespace trireme::internal

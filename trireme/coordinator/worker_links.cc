@@ -26,23 +26,24 @@ void WorkerLinks::update(const ClusterSpec& spec) {
     workers.insert(task.index);
   }
   context_->resources->prepare_workers(workers);  // may throw, so before all else
-  std::vector<std::shared_ptr<WorkerLink>> left;
+  std::vector<std::shared_ptr<ClosureDispatcher>> left;
   {
     MutexLock lock(mutex_);
-    std::erase_if(links_, [&](const auto& known) {
-      const auto& [worker, link] = known;
+    std::erase_if(dispatchers_, [&](const auto& known) {
+      const auto& [worker, dispatcher] = known;
       const auto found = wanted.find(worker);
-      if (found != wanted.end() && found->second == link->address()) {
+      if (found != wanted.end() &&
+          found->second == dispatcher->connection()->channel()->address()) {
         wanted.erase(found);
         return false;
       }
-      left.push_back(link);
+      left.push_back(dispatcher);
       return true;
     });
   }
-  for (const auto& link : left) {
-    link->end();
-    context_->stragglers->forget(link->worker());
+  for (const auto& dispatcher : left) {
+    dispatcher->end();
+    context_->stragglers->forget(dispatcher->worker());
   }
   context_->resources->set_workers(workers);
   for (const auto& [worker, address] : wanted) {
@@ -50,16 +51,16 @@ void WorkerLinks::update(const ClusterSpec& spec) {
         std::make_shared<Channel>(ChannelOptions{.address = address,
                                                  .task = TaskId{"worker", worker}.to_string(),
                                                  .credentials = credentials_});
-    auto link = std::make_shared<WorkerLink>(context_, worker, std::move(channel),
-                                             [weak = weak_from_this()](uint64_t sequence) {
-                                               if (auto self = weak.lock())
-                                                 self->cancel_below(sequence);
-                                             });
+    auto dispatcher = ClosureDispatcher::create(context_, worker, std::move(channel),
+                                                [weak = weak_from_this()](uint64_t sequence) {
+                                                  if (auto self = weak.lock())
+                                                    self->cancel_below(sequence);
+                                                });
     {
       MutexLock lock(mutex_);
-      links_[worker] = link;
+      dispatchers_[worker] = dispatcher;
     }
-    link->start();
+    dispatcher->start();
   }
   {
     MutexLock lock(mutex_);
@@ -78,15 +79,18 @@ void WorkerLinks::watch_missing() {
 }
 
 void WorkerLinks::look_for_missing(Time now) {
-  std::vector<std::shared_ptr<WorkerLink>> missing = links();
-  const size_t all = missing.size();
-  std::erase_if(missing, [](const auto& link) { return link->is_up(); });
+  const auto all = dispatchers();
+  Connections missing;
+  for (const auto& dispatcher : all) {
+    if (!dispatcher->connection()->is_up()) missing.push_back(dispatcher->connection());
+  }
   MutexLock lock(mutex_);
   if (ended_ || missing.empty()) {
     reports_.reset();
     return;
   }
-  if (telling_.valid() && telling_.wait_for(Duration::zero()) != std::future_status::ready) return;
+  if (reporting_.valid() && reporting_.wait_for(Duration::zero()) != std::future_status::ready)
+    return;
   // The first looks are for mistakes that waiting cannot mend; they are not worth a line.
   if (!reports_) {
     reports_.emplace(now - kLookAtWorkers);
@@ -95,17 +99,16 @@ void WorkerLinks::look_for_missing(Time now) {
   }
   const bool report = reports_->due(now);
   if (++looks_ > kFirstLooks && !report) return;
-  telling_ = std::async(std::launch::async, [context = context_, suspected = suspected_, missing,
-                                             report, none_is_up = missing.size() == all] {
-    tell_missing(*context, *suspected, missing, none_is_up, report);
+  reporting_ = std::async(std::launch::async, [context = context_, suspected = suspected_, missing,
+                                               report, none_is_up = missing.size() == all.size()] {
+    report_missing(*context, *suspected, missing, none_is_up, report);
   });
 }
 
-void WorkerLinks::tell_missing(const LinkContext& context, std::set<int>& suspected,
-                               const std::vector<std::shared_ptr<WorkerLink>>& missing,
-                               bool none_is_up, bool report) {
+void WorkerLinks::report_missing(const LinkContext& context, std::set<int>& suspected,
+                                 const Connections& missing, bool none_is_up, bool report) {
   std::vector<const Channel*> channels;
-  for (const auto& link : missing) channels.push_back(link->channel().get());
+  for (const auto& connection : missing) channels.push_back(connection->channel().get());
   const std::vector<Diagnosis> diagnoses = diagnose_all(channels, after(kProbeTime));
   for (size_t i = 0; i < diagnoses.size(); ++i) {
     if (!diagnoses[i].is_final || missing[i]->was_ever_up()) {
@@ -126,30 +129,30 @@ void WorkerLinks::tell_missing(const LinkContext& context, std::set<int>& suspec
 }
 
 void WorkerLinks::cancel_below(uint64_t sequence) {
-  for (const auto& link : links()) link->cancel_below(sequence);
+  for (const auto& dispatcher : dispatchers()) dispatcher->cancel_below(sequence);
 }
 
 void WorkerLinks::end() {
-  for (const auto& link : links()) link->end();
-  std::future<void> telling;
+  for (const auto& dispatcher : dispatchers()) dispatcher->end();
+  std::future<void> reporting;
   {
     MutexLock lock(mutex_);
     ended_ = true;
-    telling = std::move(telling_);
+    reporting = std::move(reporting_);
   }
 }
 
 std::vector<WorkerState> WorkerLinks::states() const {
   std::vector<WorkerState> states;
-  for (const auto& link : links()) states.push_back(link->state());
+  for (const auto& dispatcher : dispatchers()) states.push_back(dispatcher->state());
   return states;
 }
 
-std::vector<std::shared_ptr<WorkerLink>> WorkerLinks::links() const {
-  std::vector<std::shared_ptr<WorkerLink>> links;
+std::vector<std::shared_ptr<ClosureDispatcher>> WorkerLinks::dispatchers() const {
+  std::vector<std::shared_ptr<ClosureDispatcher>> dispatchers;
   MutexLock lock(mutex_);
-  for (const auto& [worker, link] : links_) links.push_back(link);
-  return links;
+  for (const auto& [worker, dispatcher] : dispatchers_) dispatchers.push_back(dispatcher);
+  return dispatchers;
 }
 
 }  // namespace trireme::internal

@@ -1,0 +1,43 @@
+#include "trireme/coordinator/closure_batch.h"
+
+#include <utility>
+
+namespace trireme::internal {
+
+void RunningBatches::stop_below(uint64_t sequence) {
+  std::vector<std::stop_source> stopped;
+  {
+    MutexLock lock(mutex_);
+    for (ClosureBatch* batch : batches_) {
+      if (batch->last_sequence_ < sequence) stopped.push_back(batch->stop_);
+    }
+  }
+  for (std::stop_source& stop : stopped) stop.request_stop();
+}
+
+ClosureBatch::ClosureBatch(std::shared_ptr<ClosureEnvironment> environment, RunningBatches& running,
+                           size_t size, uint64_t watermark, uint64_t last_sequence,
+                           std::stop_source stop, Done done)
+    : environment_(std::move(environment)),
+      running_(running),
+      watermark_(watermark),
+      last_sequence_(last_sequence),
+      stop_(std::move(stop)),
+      left_(size),
+      answers_(size),
+      done_(std::move(done)) {
+  MutexLock lock(running_.mutex_);
+  running_.batches_.insert(this);
+}
+
+ClosureBatch::~ClosureBatch() {
+  MutexLock lock(running_.mutex_);
+  running_.batches_.erase(this);
+}
+
+void ClosureBatch::set(size_t index, ClosureAnswer answer) {
+  answers_[index] = std::move(answer);  // each closure has its own place
+  if (left_.fetch_sub(1) == 1) done_(std::move(answers_));
+}
+
+}  // namespace trireme::internal

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <stop_token>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "trireme/base/mutex.h"
+#include "trireme/coordinator/closure_call.h"
+#include "trireme/coordinator/closure_environment.h"
+
+namespace trireme::internal {
+
+class ClosureBatch;
+
+// The batches of one coordinator that have not ended, so that they can be cancelled. Thread-safe.
+class RunningBatches {
+ public:
+  // Stops the batches whose closures all are below.
+  void stop_below(uint64_t sequence);
+
+ private:
+  friend class ClosureBatch;
+
+  Mutex mutex_;
+  std::set<ClosureBatch*> batches_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Closures that came together and are answered together. Thread-safe; held by the runs of its
+// closures.
+class ClosureBatch {
+ public:
+  using Done = absl::AnyInvocable<void(absl::StatusOr<std::vector<ClosureAnswer>>)>;
+
+  // Holding `environment` keeps `running` alive too. `done` is called once, with the answers of all
+  // `size` closures. `last_sequence` is the highest of them, repetitions included.
+  ClosureBatch(std::shared_ptr<ClosureEnvironment> environment, RunningBatches& running,
+               size_t size, uint64_t watermark, uint64_t last_sequence, std::stop_source stop,
+               Done done);
+  ~ClosureBatch();
+
+  ClosureBatch(const ClosureBatch&) = delete;
+  ClosureBatch& operator=(const ClosureBatch&) = delete;
+
+  ClosureEnvironment& environment() const { return *environment_; }
+  // All sequences below are decided.
+  uint64_t watermark() const { return watermark_; }
+  bool stopped() const { return stop_.stop_requested(); }
+  std::stop_token stop_token() const { return stop_.get_token(); }
+
+  // Takes the answer of one closure; the last one calls `done`.
+  void set(size_t index, ClosureAnswer answer);
+
+ private:
+  friend class RunningBatches;
+
+  const std::shared_ptr<ClosureEnvironment> environment_;
+  RunningBatches& running_;
+  const uint64_t watermark_;
+  const uint64_t last_sequence_;
+  const std::stop_source stop_;
+  std::atomic<size_t> left_;
+  std::vector<ClosureAnswer> answers_;
+  Done done_;
+};
+
+}  // namespace trireme::internal

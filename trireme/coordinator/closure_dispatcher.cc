@@ -1,0 +1,471 @@
+#include "trireme/coordinator/closure_dispatcher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/logging.h"
+#include "trireme/base/status.h"
+#include "trireme/coordinator/closure_requests.h"
+#include "trireme/coordinator/closure_service.h"
+#include "trireme/coordinator/element_shapes.h"
+#include "trireme/coordinator/user_code.h"
+#include "trireme/rpc/timer.h"
+
+namespace trireme::internal {
+namespace {
+
+// While one batch is on its way the other runs.
+constexpr size_t kBatchesInFlight = 2;
+
+constexpr Duration kSupplyTimeout = std::chrono::minutes(5);
+// A closure may run for hours; health checks tell whether its worker is there.
+constexpr Duration kRunTimeout = std::chrono::hours(24 * 7);
+constexpr Duration kCancelTimeout = std::chrono::seconds(10);
+// Time before closures are requeued for which a parameter server did not answer the worker.
+constexpr Duration kServerFailureDelay = std::chrono::milliseconds(100);
+// Limits of one closure.
+constexpr int kMostServerFailures = 10;
+constexpr int kMostRefusals = 5;
+constexpr int kMostCaptures = 64;
+
+}  // namespace
+
+std::shared_ptr<ClosureDispatcher> ClosureDispatcher::create(
+    std::shared_ptr<const LinkContext> context, int worker, std::shared_ptr<Channel> channel,
+    std::function<void(uint64_t)> cancel_all_below) {
+  const std::shared_ptr<ClosureDispatcher> dispatcher(new ClosureDispatcher(
+      std::move(context), worker, std::move(channel), std::move(cancel_all_below)));
+  dispatcher->connection_ = std::make_shared<WorkerConnection>(dispatcher->context_, worker,
+                                                               dispatcher->channel_, dispatcher);
+  return dispatcher;
+}
+
+ClosureDispatcher::ClosureDispatcher(std::shared_ptr<const LinkContext> context, int worker,
+                                     std::shared_ptr<Channel> channel,
+                                     std::function<void(uint64_t)> cancel_all_below)
+    : context_(std::move(context)),
+      worker_(worker),
+      channel_(std::move(channel)),
+      cancel_all_below_(std::move(cancel_all_below)) {}
+
+CallOptions ClosureDispatcher::call_options(Duration timeout) const {
+  return {.deadline = after(timeout),
+          .incarnation = connection_in_use_->incarnation,
+          .stop = connection_in_use_->stop};
+}
+
+// --- the connection ---
+
+void ClosureDispatcher::on_connected(const EstablishedConnection& connection) {
+  {
+    MutexLock lock(mutex_);
+    if (ended_) return;
+    connection_in_use_ = connection;
+    if (!connection.is_known) inventory_.clear();
+  }
+  dispatch();
+}
+
+std::vector<ClosurePtr> ClosureDispatcher::disconnect() {
+  std::vector<ClosurePtr> closures;
+  for (const auto& [number, batch] : in_flight_) {
+    closures.insert(closures.end(), batch.closures.begin(), batch.closures.end());
+  }
+  for (std::vector<ClosurePtr>* waiting : {&next_, &captured_again_}) {
+    closures.insert(closures.end(), waiting->begin(), waiting->end());
+    waiting->clear();
+  }
+  in_flight_.clear();
+  batches_ = 0;
+  supplying_ = false;
+  connection_in_use_.reset();
+  return closures;
+}
+
+void ClosureDispatcher::on_lost(const ConnectionLoss& loss) {
+  std::vector<ClosurePtr> closures;
+  {
+    MutexLock lock(mutex_);
+    if (!is_current(loss.id)) return;
+    closures = disconnect();
+    ++losses_;
+    if (loss.backoff < std::chrono::seconds(1) || last_program_ == nullptr) {
+      log_warning(channel_->task(), " is lost, its closures run elsewhere: ", describe(loss.why));
+    } else {
+      log_warning(channel_->task(), " was lost ", loss.losses_in_a_row,
+                  " times without having run a closure of function '", last_program_->function,
+                  "'; it is set aside for ", loss.backoff / std::chrono::seconds(1),
+                  " s. Its own log tells why: ", describe(loss.why));
+    }
+  }
+  context_->stragglers->forget(worker_);
+  context_->queue->put_back(closures);
+}
+
+void ClosureDispatcher::end() {
+  std::vector<ClosurePtr> closures;
+  {
+    MutexLock lock(mutex_);
+    ended_ = true;
+    closures = disconnect();
+  }
+  context_->queue->put_back(closures);
+  connection_->end();
+}
+
+bool ClosureDispatcher::has_work() const {
+  MutexLock lock(mutex_);
+  return !in_flight_.empty() || !next_.empty();
+}
+
+// --- sending ---
+
+bool ClosureDispatcher::on_closures() {
+  {
+    MutexLock lock(mutex_);
+    waits_for_closures_ = false;
+    if (!connection_in_use_) return false;
+  }
+  return dispatch();
+}
+
+bool ClosureDispatcher::dispatch() {
+  bool took = false;
+  for (;;) {
+    Order order;
+    std::vector<ClosurePtr> cancelled;
+    {
+      MutexLock lock(mutex_);
+      if (!connection_in_use_ || supplying_) return took;
+      if (next_.empty()) {
+        if (in_flight_.size() >= kBatchesInFlight) return took;
+        next_ = std::exchange(captured_again_, {});
+      }
+      if (next_.empty()) {
+        if (waits_for_closures_) return took;
+        next_ = context_->queue->take(shared_from_this());
+        waits_for_closures_ = next_.empty();
+        if (waits_for_closures_) return took;
+        took = true;
+      }
+      order.connection = connection_in_use_->id;
+      last_program_ = next_[0]->program;
+      if (context_->queue->cancels()) {
+        cancelled = std::exchange(next_, {});
+      } else {
+        order.missing = inventory_.first_missing(next_);
+        supplying_ = !order.missing.empty();
+        if (!supplying_) {
+          order.batch = next_batch_++;
+          order.closures = std::exchange(next_, {});
+          in_flight_[order.batch] = {order.closures, Clock::real().now()};
+          batches_ = in_flight_.size();
+        }
+        order.options = call_options(supplying_ ? kSupplyTimeout : kRunTimeout);
+      }
+    }
+    // Outside of the lock: a call that cannot be made calls back in place.
+    if (!cancelled.empty()) {
+      context_->queue->put_back(cancelled);
+      continue;
+    }
+    connection_->watch();
+    if (order.batch == 0) {
+      supply(order);
+      return took;
+    }
+    send(order);
+  }
+}
+
+void ClosureDispatcher::supply(const Order& order) {
+  const auto supplied = [self = shared_from_this(), order](const Response& response) {
+    self->on_supplied(order, response);
+  };
+  if (order.missing.program != nullptr) {
+    std::vector<uint32_t> dropped;
+    {
+      MutexLock lock(mutex_);
+      dropped = inventory_.drop_unused_programs(*context_->programs);
+    }
+    return channel_->call(kRegisterProgram, register_request(*order.missing.program, dropped),
+                          order.options, supplied);
+  }
+  const std::optional<Dataset> dataset = order.missing.resource->dataset(worker_);
+  if (!dataset) {
+    return supplied(make_status(
+        ErrorCode::kFailedPrecondition,
+        "a closure draws from an iterator that another coordinator made, and not for this worker",
+        {channel_->task(), ""}));
+  }
+  ResourceRequest request{
+      .coordinator = context_->introduction.coordinator(),
+      .resource = order.missing.resource->id(),
+      // Workers shuffle differently, and one that was replaced does not begin with the same again.
+      .seed = static_cast<uint64_t>(worker_) + ((order.connection - 1) << 32)};
+  {
+    MutexLock lock(mutex_);
+    request.dropped = inventory_.drop_unused_resources(*context_->resources);
+  }
+  channel_->call(kCreateResource, create_request(request, *dataset), order.options, supplied);
+}
+
+void ClosureDispatcher::on_supplied(const Order& order, const Response& response) {
+  std::vector<ClosurePtr> refused;
+  {
+    MutexLock lock(mutex_);
+    if (!is_current(order.connection)) return;
+    supplying_ = false;
+    if (response.ok()) {
+      inventory_.add(order.missing);
+    } else {
+      refused = std::exchange(next_, {});
+    }
+  }
+  if (!response.ok()) return on_refused(order.connection, std::move(refused), response.status());
+  dispatch();
+}
+
+void ClosureDispatcher::send(const Order& order) {
+  RunRequest request = run_request(context_->introduction.coordinator(),
+                                   context_->queue->watermark(), order.closures);
+  CallOptions options = order.options;
+  options.large_response = request.large_response;
+  channel_->call(kRunClosures, std::move(request.message), options,
+                 [self = shared_from_this(), connection = order.connection, batch = order.batch](
+                     const Response& response) { self->on_answer(connection, batch, response); });
+}
+
+void ClosureDispatcher::cancel_below(uint64_t sequence) {
+  CallOptions options;
+  {
+    MutexLock lock(mutex_);
+    if (!connection_in_use_ || in_flight_.empty()) return;
+    options = call_options(kCancelTimeout);
+  }
+  CancelClosuresRequest request;
+  request.set_coordinator(context_->introduction.coordinator());
+  request.set_below(sequence);
+  channel_->call(kCancelClosures, make_message(request), options, [](const Response&) {});
+}
+
+// --- taking in answers ---
+
+void ClosureDispatcher::on_answer(ConnectionId connection, uint64_t batch,
+                                  const Response& response) {
+  std::vector<ClosurePtr> closures;
+  Duration waited;
+  const Time now = Clock::real().now();
+  {
+    MutexLock lock(mutex_);
+    if (!is_current(connection)) return;
+    Batch answered = std::move(in_flight_.extract(batch).mapped());
+    batches_ = in_flight_.size();
+    closures = std::move(answered.closures);
+    waited = now - answered.sent;
+  }
+  if (response.ok()) connection_->note_answer(now);
+  auto answer = response.ok() ? parse_body<RunClosuresResponse>(*response)
+                              : absl::StatusOr<RunClosuresResponse>(response.status());
+  if (!answer.ok()) return on_refused(connection, std::move(closures), answer.status());
+  if (answer->results_size() != static_cast<int>(closures.size())) {
+    return on_refused(connection, std::move(closures),
+                      make_status(ErrorCode::kInternal, "a worker answered for other closures",
+                                  {channel_->task(), ""}));
+  }
+  constexpr uint64_t kLongest = 24ull * 3600 * 1'000'000;
+  note_times(closures,
+             std::chrono::microseconds(std::min<uint64_t>(answer->microseconds(), kLongest)),
+             waited);
+  on_results(connection, std::move(closures), *answer, response->tensors);
+  dispatch();
+}
+
+void ClosureDispatcher::on_results(ConnectionId connection, std::vector<ClosurePtr> closures,
+                                   const RunClosuresResponse& answer,
+                                   const std::vector<at::Tensor>& tensors) {
+  std::vector<ClosureQueue::Finished> finished;
+  std::vector<ClosurePtr> given_back;
+  std::vector<ClosurePtr> without_server;
+  absl::Status server_error;
+  TensorReader reader(tensors);
+  for (int i = 0; i < answer.results_size(); ++i) {
+    ClosurePtr& closure = closures[i];
+    if (!answer.results(i).drawn().empty()) {
+      on_drawn(connection, std::move(closure), answer.results(i));
+      continue;
+    }
+    ClosureOutcome outcome = outcome_of(answer.results(i), reader);
+    if (!outcome.ok() && context_->servers->concerns(outcome.status())) {
+      server_error = outcome.status();
+      without_server.push_back(std::move(closure));
+    } else if (!outcome.ok() && error_code(outcome.status()) == ErrorCode::kCancelled) {
+      given_back.push_back(std::move(closure));  // the worker ends, or the queue cancels them
+    } else {
+      finished.push_back({std::move(closure), std::move(outcome)});
+    }
+  }
+  if (!finished.empty()) {
+    connection_->note_progress();
+    closures_done_.fetch_add(finished.size(), std::memory_order_relaxed);
+  }
+  finish(std::move(finished));
+  context_->queue->put_back(given_back);
+  if (!without_server.empty()) after_server_failure(server_error, std::move(without_server));
+}
+
+void ClosureDispatcher::on_drawn(ConnectionId connection, ClosurePtr closure,
+                                 const ClosureResult& result) {
+  DrawnShapes drawn;
+  absl::Status error;
+  if (result.drawn_size() != static_cast<int>(closure->resources.size())) {
+    error = make_status(ErrorCode::kInternal, "the worker drew from other iterators",
+                        {channel_->task(), ""});
+  } else if (++closure->captures > kMostCaptures) {
+    error = make_status(
+        ErrorCode::kFailedPrecondition,
+        "what it draws from its iterators depends on what it has drawn before; draw the same "
+        "number of elements whatever their shapes are",
+        {channel_->task(), absl::StrCat("function '", closure->program->function, "'")});
+  }
+  for (int i = 0; i < result.drawn_size() && error.ok(); ++i) {
+    std::vector<ElementSpec>& elements = drawn[closure->resources[i]->id()];
+    for (const ElementShape& shape : result.drawn(i).elements()) {
+      auto spec = parse_spec(shape);
+      if (!spec.ok()) error = spec.status();
+      if (spec.ok()) elements.push_back(*std::move(spec));
+    }
+  }
+  if (!error.ok()) return finish({{std::move(closure), error}});
+  context_->queue->defer_capture(
+      closure, [self = shared_from_this(), connection, closure, drawn = std::move(drawn)] {
+        self->capture_again(connection, closure, drawn);
+      });
+}
+
+void ClosureDispatcher::capture_again(ConnectionId connection, const ClosurePtr& closure,
+                                      const DrawnShapes& drawn) {
+  if (context_->queue->cancels()) return context_->queue->put_back({closure});
+  const absl::Status captured =
+      try_call([&] { call_user_code([&] { closure->capture_again(drawn); }); });
+  if (!captured.ok()) {
+    return finish(
+        {{closure, with_origin(captured, {"", absl::StrCat("function '", closure->program->function,
+                                                           "'")})}});
+  }
+  bool current;
+  {
+    MutexLock lock(mutex_);
+    current = is_current(connection);
+    if (current) captured_again_.push_back(closure);
+  }
+  if (!current) return context_->queue->put_back({closure});
+  dispatch();
+}
+
+void ClosureDispatcher::on_refused(ConnectionId connection, std::vector<ClosurePtr> closures,
+                                   const absl::Status& error) {
+  if (context_->servers->concerns(error)) {
+    after_server_failure(error, std::move(closures));
+    dispatch();
+    return;
+  }
+  const ErrorCode code = error_code(error);
+  // What the worker does not know it is told again, and where it has no room another worker may
+  // have some. But not for ever.
+  const bool may_pass = code == ErrorCode::kNotFound || code == ErrorCode::kResourceExhausted;
+  const bool lost = may_pass || says_gone(error) || code == ErrorCode::kCancelled;
+  if (code == ErrorCode::kNotFound) {
+    MutexLock lock(mutex_);
+    inventory_.clear();
+  }
+  context_->queue->put_back(fail_if(std::move(closures), error, [&](Closure& closure) {
+    return !lost || (may_pass && ++closure.refusals >= kMostRefusals);
+  }));
+  if (lost) return connection_->lose(connection, error);
+  dispatch();
+}
+
+void ClosureDispatcher::after_server_failure(const absl::Status& error,
+                                             std::vector<ClosurePtr> closures) {
+  closures = fail_if(std::move(closures), error, [](Closure& closure) {
+    return ++closure.server_failures >= kMostServerFailures;
+  });
+  context_->servers->ask(error, [queue = context_->queue, closures = std::move(closures)](bool) {
+    // A lost server has closed the queue, which then cancels them.
+    run_at(after(kServerFailureDelay), [queue, closures] { queue->put_back(closures); });
+  });
+}
+
+std::vector<ClosurePtr> ClosureDispatcher::fail_if(std::vector<ClosurePtr> closures,
+                                                   const absl::Status& error,
+                                                   const std::function<bool(Closure&)>& fails) {
+  std::vector<ClosureQueue::Finished> finished;
+  std::vector<ClosurePtr> others;
+  for (ClosurePtr& closure : closures) {
+    if (fails(*closure)) {
+      finished.push_back({std::move(closure), error});
+    } else {
+      others.push_back(std::move(closure));
+    }
+  }
+  finish(std::move(finished));
+  return others;
+}
+
+void ClosureDispatcher::finish(std::vector<ClosureQueue::Finished> finished) {
+  const uint64_t cancelled_below = context_->queue->finish(std::move(finished));
+  if (cancelled_below > 0) cancel_all_below_(cancelled_below);
+}
+
+// --- how the worker does ---
+
+void ClosureDispatcher::note_times(const std::vector<ClosurePtr>& closures, Duration busy,
+                                   Duration waited) {
+  uint64_t runs = 0;
+  for (const ClosurePtr& closure : closures) runs += closure->repeat;
+  const ClosureProgram* noted = nullptr;
+  for (const ClosurePtr& closure : closures) {
+    const ClosureProgram& program = *closure->program;
+    program.cost.note(busy / runs);
+    if (std::exchange(noted, &program) == &program) continue;
+    context_->stragglers->note(worker_, program.id, program.function, {busy / runs, waited / runs});
+  }
+}
+
+// A worker may be so slow that nothing comes back that could be noted.
+void ClosureDispatcher::on_silence() {
+  std::vector<ClosurePtr> closures;
+  Time since;
+  {
+    MutexLock lock(mutex_);
+    if (in_flight_.empty()) return;
+    since = in_flight_.begin()->second.sent;
+    for (const auto& [number, batch] : in_flight_) {
+      closures.insert(closures.end(), batch.closures.begin(), batch.closures.end());
+    }
+  }
+  Duration elsewhere = {};
+  for (const ClosurePtr& closure : closures) {
+    const Duration once = context_->stragglers->elsewhere(worker_, closure->program->id).away;
+    if (once == Duration()) return;  // no other worker has run it
+    elsewhere += once * closure->repeat;
+  }
+  context_->stragglers->note_waiting(worker_, closures[0]->program->function,
+                                     Clock::real().now() - since, elsewhere);
+}
+
+WorkerState ClosureDispatcher::state() const {
+  MutexLock lock(mutex_);
+  WorkerState state{.task = {"worker", worker_},
+                    .up = connection_in_use_.has_value(),
+                    .slow = context_->stragglers->is_slow(worker_),
+                    .closures_done = closures_done_.load(std::memory_order_relaxed),
+                    .closures_there = next_.size() + captured_again_.size(),
+                    .losses = losses_};
+  for (const auto& [number, batch] : in_flight_) state.closures_there += batch.closures.size();
+  return state;
+}
+
+}  // namespace trireme::internal

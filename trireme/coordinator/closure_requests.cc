@@ -1,0 +1,61 @@
+#include "trireme/coordinator/closure_requests.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "trireme/coordinator/closures.pb.h"
+#include "trireme/coordinator/worker_resource.h"
+#include "trireme/data/dataset_data.h"
+#include "trireme/placement/cutter.h"
+#include "trireme/runtime/tensor_lists.h"
+
+namespace trireme::internal {
+
+Message register_request(const ClosureProgram& program, const std::vector<uint32_t>& dropped) {
+  RegisterProgramRequest rest;
+  rest.mutable_dropped()->Assign(dropped.begin(), dropped.end());
+  Message message = program.registration;
+  message.body += rest.SerializeAsString();  // Appended fields are merged into the message.
+  return message;
+}
+
+Message create_request(const ResourceRequest& request, const Dataset& dataset) {
+  DatasetData data = data_of(dataset);
+  CreateResourceRequest body;
+  body.set_coordinator(request.coordinator);
+  body.set_resource(request.resource);
+  body.set_seed(request.seed);
+  *body.mutable_dataset() = std::move(data.def);
+  body.mutable_dropped()->Assign(request.dropped.begin(), request.dropped.end());
+  return make_message(body, std::move(data.tensors));
+}
+
+RunRequest run_request(uint64_t coordinator, uint64_t watermark,
+                       const std::vector<ClosurePtr>& closures) {
+  RunClosuresRequest request;
+  request.set_coordinator(coordinator);
+  request.set_watermark(watermark);
+  std::vector<at::Tensor> tensors;
+  uint64_t answer_bytes = 0;
+  for (const ClosurePtr& closure : closures) {
+    ClosureRequest* added = request.add_closures();
+    added->set_sequence(closure->sequence);
+    added->set_program(closure->current->id);
+    added->set_seed(closure->seed);
+    added->set_step(closure->step);
+    added->set_tensors(append_defined(closure->tensors, tensors, *added->mutable_undefined()));
+    uint64_t largest = closure->current->answer_bytes;
+    if (!closure->resources.empty()) {
+      for (const auto& resource : closure->resources) added->add_resources(resource->id());
+      for (const auto& variant : closure->current->variants.get()) {
+        added->add_variants(variant->id);
+        largest = std::max(largest, variant->answer_bytes);
+      }
+    }
+    if (closure->repeat > 1) added->set_repeat(closure->repeat);
+    answer_bytes += std::min(largest, kSmallAnswer + 1);
+  }
+  return {make_message(request, std::move(tensors)), answer_bytes > kSmallAnswer};
+}
+
+}  // namespace trireme::internal

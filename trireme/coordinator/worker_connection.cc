@@ -1,0 +1,224 @@
+#include "trireme/coordinator/worker_connection.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "trireme/base/logging.h"
+#include "trireme/base/status.h"
+#include "trireme/coordinator/closure_service.h"
+#include "trireme/rpc/async_hello.h"
+#include "trireme/rpc/timer.h"
+
+namespace trireme::internal {
+namespace {
+
+constexpr Duration kConnectTimeout = std::chrono::seconds(10);
+constexpr Duration kDisconnectTimeout = std::chrono::seconds(2);
+constexpr Duration kHealthCheckInterval = std::chrono::seconds(1);
+constexpr Duration kHealthCheckTimeout = std::chrono::seconds(3);
+
+RetryPolicy reconnect_delays() {
+  return {.first_delay = std::chrono::milliseconds(50), .longest_delay = std::chrono::seconds(1)};
+}
+
+// Returns the back-off of a worker that was lost so many times in a row: a worker that keeps
+// failing gets ever fewer closures to fail with.
+Duration backoff_after(int losses) {
+  constexpr int kForgiven = 2;
+  constexpr Duration kLongest = std::chrono::seconds(60);
+  if (losses <= kForgiven) return std::chrono::milliseconds(50);
+  return std::min<Duration>(std::chrono::seconds(1 << std::min(losses - kForgiven - 1, 6)),
+                            kLongest);
+}
+
+}  // namespace
+
+WorkerConnection::WorkerConnection(std::shared_ptr<const LinkContext> context, int worker,
+                                   std::shared_ptr<Channel> channel,
+                                   std::weak_ptr<ConnectionListener> listener)
+    : context_(std::move(context)),
+      worker_(worker),
+      channel_(std::move(channel)),
+      listener_(std::move(listener)) {}
+
+// --- connecting ---
+
+void WorkerConnection::start() {
+  connect();
+}
+
+void WorkerConnection::connect() {
+  ConnectionId id;
+  {
+    MutexLock lock(mutex_);
+    if (stage_ == Stage::kEnded) return;
+    id = id_;
+  }
+  say_hello(*channel_, {.deadline = after(kConnectTimeout), .wait_for_ready = true},
+            [self = shared_from_this(), id](const absl::StatusOr<Hello>& hello) {
+              self->on_hello(id, hello);
+            });
+}
+
+void WorkerConnection::on_hello(ConnectionId id, const absl::StatusOr<Hello>& hello) {
+  if (!hello.ok()) return try_again(id, hello.status());
+  CallOptions options{.deadline = after(kConnectTimeout), .incarnation = hello->incarnation};
+  {
+    MutexLock lock(mutex_);
+    if (id != id_) return;
+    incarnation_ = hello->incarnation;
+    options.stop = stop_.get_token();
+  }
+  channel_->call(kConnectCoordinator, make_message(context_->introduction), options,
+                 [self = shared_from_this(), id](const Response& response) {
+                   self->on_response(id, response);
+                 });
+}
+
+void WorkerConnection::on_response(ConnectionId id, const Response& response) {
+  auto answer = response.ok() ? parse_body<ConnectCoordinatorResponse>(*response)
+                              : absl::StatusOr<ConnectCoordinatorResponse>(response.status());
+  if (!answer.ok()) {
+    if (!context_->servers->concerns(answer.status())) return try_again(id, answer.status());
+    return context_->servers->ask(
+        answer.status(), [self = shared_from_this(), id, error = answer.status()](bool lost) {
+          if (!lost) self->try_again(id, error);
+        });
+  }
+  EstablishedConnection established{.id = id, .is_known = answer->known()};
+  {
+    MutexLock lock(mutex_);
+    if (id != id_ || stage_ != Stage::kDown) return;
+    if (failures_ > 0) log_info(channel_->task(), " is back");
+    stage_ = Stage::kUp;
+    was_up_ = true;
+    logged_failure_.clear();
+    established.incarnation = incarnation_;
+    established.stop = stop_.get_token();
+  }
+  if (const auto listener = listener_.lock()) listener->on_connected(established);
+}
+
+void WorkerConnection::try_again(ConnectionId id, const absl::Status& error) {
+  Duration delay;
+  bool refused;
+  {
+    MutexLock lock(mutex_);
+    if (id != id_ || stage_ != Stage::kDown) return;
+    ++failures_;
+    // WorkerLinks reports workers that do not answer, all in one line.
+    if (error_code(error) != ErrorCode::kDeadlineExceeded && logged_failure_ != error.message()) {
+      logged_failure_ = std::string(error.message());
+      log_warning(channel_->task(), " cannot be used yet: ", describe(error));
+    }
+    refused = !was_up_ && (error_code(error) == ErrorCode::kPermissionDenied ||
+                           error_code(error) == ErrorCode::kUnauthenticated);
+    delay = reconnect_delays().delay_before(failures_ + 1);
+  }
+  // Waiting does not change the program's role or certificate. A worker that was up before may have
+  // been started again with the wrong certificates: it counts as lost, and the others go on.
+  if (refused) return context_->queue->close(error);
+  connect_after(delay);
+}
+
+void WorkerConnection::connect_after(Duration delay) {
+  run_at(after(delay), [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->connect();
+  });
+}
+
+bool WorkerConnection::is_up() const {
+  MutexLock lock(mutex_);
+  return stage_ == Stage::kUp;
+}
+
+bool WorkerConnection::was_ever_up() const {
+  MutexLock lock(mutex_);
+  return was_up_;
+}
+
+void WorkerConnection::note_progress() {
+  MutexLock lock(mutex_);
+  failures_ = losses_in_a_row_ = 0;
+}
+
+// --- health checks ---
+
+void WorkerConnection::watch() {
+  if (!watched_.exchange(true)) check_health_later();
+}
+
+void WorkerConnection::check_health_later() {
+  run_at(after(kHealthCheckInterval), [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->check_health();
+  });
+}
+
+void WorkerConnection::check_health() {
+  // Before the listener is asked: watch() for work that it gets after its answer then starts anew.
+  watched_ = false;
+  ConnectionId id;
+  uint64_t incarnation;
+  {
+    MutexLock lock(mutex_);
+    if (stage_ != Stage::kUp) return;
+    id = id_;
+    incarnation = incarnation_;
+  }
+  // After the id is read: a listener that has work now has heard of connection `id`.
+  const auto listener = listener_.lock();
+  if (listener == nullptr || !listener->has_work()) return;
+  if (watched_.exchange(true)) return;  // watch() has started anew meanwhile
+  const Time last_answer = last_answer_.load(std::memory_order_relaxed);
+  if (Clock::real().now() - last_answer < kHealthCheckInterval) return check_health_later();
+  listener->on_silence();
+  context_->life_signs->ask(channel_, incarnation, after(kHealthCheckTimeout),
+                            [self = shared_from_this(), id](const absl::Status& answer) {
+                              if (says_gone(answer)) self->lose(id, answer);
+                              self->watched_ = false;
+                              if (self->is_up()) self->watch();
+                            });
+}
+
+// --- losing it ---
+
+std::stop_source WorkerConnection::begin_next(Stage stage) {
+  stage_ = stage;
+  ++id_;
+  return std::exchange(stop_, std::stop_source());
+}
+
+void WorkerConnection::lose(ConnectionId id, const absl::Status& why) {
+  ConnectionLoss loss{.id = id, .why = why};
+  std::stop_source stop(std::nostopstate);
+  {
+    MutexLock lock(mutex_);
+    if (id != id_ || stage_ != Stage::kUp) return;
+    stop = begin_next(Stage::kDown);
+    ++failures_;
+    loss.losses_in_a_row = ++losses_in_a_row_;
+    loss.backoff = backoff_after(losses_in_a_row_);
+  }
+  if (const auto listener = listener_.lock()) listener->on_lost(loss);
+  stop.request_stop();  // a worker that is there after all should not go on
+  connect_after(loss.backoff);
+}
+
+void WorkerConnection::end() {
+  CallOptions options{.deadline = after(kDisconnectTimeout)};
+  std::stop_source stop(std::nostopstate);
+  bool was_up;
+  {
+    MutexLock lock(mutex_);
+    was_up = stage_ == Stage::kUp;
+    options.incarnation = incarnation_;
+    stop = begin_next(Stage::kEnded);
+  }
+  stop.request_stop();
+  if (!was_up) return;
+  DisconnectCoordinatorRequest request;
+  request.set_coordinator(context_->introduction.coordinator());
+  channel_->call(kDisconnectCoordinator, make_message(request), options, [](const Response&) {});
+}
+
+}  // namespace trireme::internal
