@@ -56,7 +56,10 @@ absl::Status Master::open_session(uint64_t session, const SessionSettings& setti
 void Master::close_session(uint64_t session, Time deadline) {
   auto tasks = sessions_.close(session);
   if (!tasks) return;
-  tasks->insert(context_.task);  // its worker may hold something, whatever was registered
+  // The own worker first, so that an error of a step under way names this task: its parts end
+  // before the others hear of it. The worker may hold something, whatever was registered.
+  if (const auto own = tasks_.to(context_.task); own.ok()) (*own)->end_session(session, deadline);
+  tasks->erase(context_.task);
   for (const TaskId& task : *tasks) {
     if (const auto stub = tasks_.to(task); stub.ok()) (*stub)->end_session(session, deadline);
   }
