@@ -93,9 +93,9 @@ int work_for_ours(const std::string& addresses) {
   const auto client = value_or_throw(
       PsClient::connect({.spec = spec_of(addresses)}, after(std::chrono::seconds(30))));
   const auto create = [&](const std::vector<VariableSpec>& specs, const Partitioner& partitioner) {
-    std::vector<PsClient::NewVariable> made;
+    std::vector<PsClient::PlacedVariable> made;
     for (const VariableLayout& layout :
-         Placer(client->servers(), Placement::kRoundRobin, partitioner).place(specs)) {
+         ShardPlacer(client->servers(), Placement::kRoundRobin, partitioner).place(specs)) {
       made.push_back({.layout = layout});
     }
     return value_or_throw(client->create(made));
@@ -105,11 +105,11 @@ int work_for_ours(const std::string& addresses) {
   for (int i = 0; i < kSmall; ++i) specs.push_back({"small_" + std::to_string(i), {kSmallFloats}});
   const std::vector<PsVariable> small = create(specs, nullptr);
 
-  const uint64_t origin = new_incarnation();
-  throw_if_error(client->begin_origin(origin));
+  const uint64_t writer = new_incarnation();
+  throw_if_error(client->begin_writer(writer));
   uint64_t sequence = 0;
-  const auto push = [&](const std::vector<PsClient::Push>& pushes) {
-    throw_if_error(client->push(pushes, {.id = {origin, sequence, 0}, .watermark = sequence}));
+  const auto push = [&](const std::vector<PsPush>& pushes) {
+    throw_if_error(client->push(pushes, {.id = {writer, sequence, 0}, .watermark = sequence}));
     ++sequence;
   };
   at::Tensor delta = BufferPool::shared().empty({kFloats}, at::kFloat);
@@ -117,12 +117,12 @@ int work_for_ours(const std::string& addresses) {
   return obey({{"pull", [&] { value_or_throw(client->pull({{dense}})); }},
                {"push", [&] { push({{.variable = dense, .values = delta}}); }},
                {"many_small", [&] {
-                  std::vector<PsClient::Pull> pulls;
+                  std::vector<PsPull> pulls;
                   pulls.reserve(kSmall);
                   for (const PsVariable& variable : small) pulls.push_back({variable});
                   const auto deltas =
                       at::_foreach_mul(value_or_throw(client->pull(std::move(pulls))), 0.001);
-                  std::vector<PsClient::Push> pushes;
+                  std::vector<PsPush> pushes;
                   pushes.reserve(kSmall);
                   for (int i = 0; i < kSmall; ++i) {
                     pushes.push_back({.variable = small[i], .values = deltas[i]});

@@ -39,8 +39,9 @@ std::unique_ptr<PsClient> connect(const std::string& addresses) {
 }
 
 std::vector<PsVariable> create(PsClient& client, const std::vector<VariableSpec>& specs) {
-  std::vector<PsClient::NewVariable> made;
-  for (const VariableLayout& layout : Placer(client.servers(), Placement::kBalanced).place(specs)) {
+  std::vector<PsClient::PlacedVariable> made;
+  for (const VariableLayout& layout :
+       ShardPlacer(client.servers(), Placement::kBalanced).place(specs)) {
     made.push_back({.layout = layout});
   }
   return value_or_throw(client.create(made));
@@ -74,8 +75,8 @@ int small(const std::string& addresses, int clients, int steps) {
   const std::vector<PsVariable> made = create(*chief, specs);
   std::vector<VariableLayout> layouts;
   for (const PsVariable& variable : made) layouts.push_back(variable.layout());
-  const uint64_t origin = new_incarnation();
-  throw_if_error(chief->begin_origin(origin));
+  const uint64_t writer = new_incarnation();
+  throw_if_error(chief->begin_writer(writer));
 
   struct Worker {
     std::unique_ptr<PsClient> client;
@@ -89,14 +90,14 @@ int small(const std::string& addresses, int clients, int steps) {
   }
   std::atomic<uint64_t> sequence = 0;
   const auto step = [&](Worker& worker) {
-    std::vector<PsClient::Pull> pulls;
+    std::vector<PsPull> pulls;
     for (const PsVariable& variable : worker.variables) pulls.push_back({variable});
     const auto values = value_or_throw(worker.client->pull(std::move(pulls)));
-    std::vector<PsClient::Push> pushes;
+    std::vector<PsPush> pushes;
     for (int i = 0; i < kSmall; ++i) {
       pushes.push_back({.variable = worker.variables[i], .values = values[i]});
     }
-    throw_if_error(worker.client->push(pushes, {.id = {origin, sequence++, 0}}));
+    throw_if_error(worker.client->push(pushes, {.id = {writer, sequence++, 0}}));
   };
   step(workers[0]);
   const Time start = Clock::real().now();
@@ -108,7 +109,7 @@ int small(const std::string& addresses, int clients, int steps) {
   }
   for (std::thread& thread : threads) thread.join();
   report("step", clients, seconds_since(start) / steps);
-  throw_if_error(chief->end_origin(origin));
+  throw_if_error(chief->end_writer(writer));
   return 0;
 }
 

@@ -102,9 +102,9 @@ void print_table(const std::vector<Line>& lines, const std::vector<AskedServer>&
   }
   for (size_t i = 0; i < servers.size(); ++i) {
     if (lists[i].variables.empty()) continue;
-    absl::PrintF("%s: %d variables, %s%s; %d origins of pushes, %s remembered of them\n",
-                 servers[i].task, lists[i].variables.size(), format_bytes(lists[i].bytes),
-                 lists[i].limit == 0 ? "" : " of " + format_bytes(lists[i].limit), lists[i].origins,
+    absl::PrintF("%s: %d variables, %s%s; %d writers, %s remembered of them\n", servers[i].task,
+                 lists[i].variables.size(), format_bytes(lists[i].bytes),
+                 lists[i].limit == 0 ? "" : " of " + format_bytes(lists[i].limit), lists[i].writers,
                  format_bytes(lists[i].record_bytes));
   }
   if (lines.empty()) absl::PrintF("no task holds variables\n");
@@ -131,7 +131,7 @@ void print_json(const std::vector<Line>& lines, const std::vector<AskedServer>& 
     tasks.push_back({{"task", servers[i].task},
                      {"bytes", lists[i].bytes},
                      {"limit", lists[i].limit},
-                     {"origins", lists[i].origins},
+                     {"writers", lists[i].writers},
                      {"record_bytes", lists[i].record_bytes}});
   }
   std::printf("%s\n",

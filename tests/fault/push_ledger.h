@@ -23,7 +23,7 @@ inline int64_t element_of(uint64_t sequence) {
 }
 
 inline VariableLayout counts_layout(int servers) {
-  return Placer(servers, Placement::kRoundRobin, FixedPartitioner(servers))
+  return ShardPlacer(servers, Placement::kRoundRobin, FixedPartitioner(servers))
       .place({{"counts", {kElements}, c10::kLong}})[0];
 }
 

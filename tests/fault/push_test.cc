@@ -49,7 +49,7 @@ class PushTest : public testing::Test {
   PushTest() : cluster_({{.workers = 0, .ps = kServers}}), random_(17) {
     client_ = value_or_throw(PsClient::connect({.spec = cluster_.spec()}, after(seconds(30))));
     counts_ = value_or_throw(client_->create({{.layout = counts_layout(kServers)}}));
-    throw_if_error(client_->begin_origin(origin_));
+    throw_if_error(client_->begin_writer(writer_));
     for (int i = 0; i < kServers; ++i) {  // now: later the servers are too busy for new connections
       channels_.push_back(
           std::make_unique<Channel>(ChannelOptions{.address = cluster_.spec().address({"ps", i})}));
@@ -64,7 +64,7 @@ class PushTest : public testing::Test {
     for (int i = 0; i < kServers; ++i) addresses.push_back(cluster_.spec().address({"ps", i}));
     running.process = value_or_throw(Subprocess::start(
         {.argv = {built_program("push_worker"), absl::StrJoin(addresses, ","),
-                  absl::StrCat(origin_), absl::StrCat(batch.first), absl::StrCat(batch.count),
+                  absl::StrCat(writer_), absl::StrCat(batch.first), absl::StrCat(batch.count),
                   absl::StrCat(watermark), absl::StrCat(ledgers_.size()), running.ledger},
          .null_stdin = true}));
     if (dies) running.kill_at = random_() % batch.count;
@@ -123,7 +123,7 @@ class PushTest : public testing::Test {
 
   const TemporaryFolder folder_;
   ProcessCluster cluster_;
-  const uint64_t origin_ = new_incarnation();
+  const uint64_t writer_ = new_incarnation();
   std::mt19937_64 random_;
   std::unique_ptr<PsClient> client_;
   std::vector<PsVariable> counts_;
@@ -159,10 +159,10 @@ TEST_F(PushTest, EveryUpdateIsAppliedOnce) {
   std::printf("%lu updates, %lu acknowledged, %d workers killed, at most %lu bytes of records\n",
               total, done, killed_, most_records);
 
-  throw_if_error(client_->end_origin(origin_));
+  throw_if_error(client_->end_writer(writer_));
   EXPECT_EQ(record_bytes(), 0u);
   EXPECT_EQ(error_code(client_->push({{.variable = counts_[0], .values = counts}},
-                                     {.id = {origin_, total, 0}})),
+                                     {.id = {writer_, total, 0}})),
             ErrorCode::kAborted)
       << "a worker that was stopped and continued comes too late";
 }

@@ -27,7 +27,7 @@ constexpr int kInFlight = 256;
 
 int work(const std::vector<std::string>& arguments) {
   const std::vector<std::string> addresses = absl::StrSplit(arguments[0], ',');
-  const uint64_t origin = std::stoull(arguments[1]), first = std::stoull(arguments[2]),
+  const uint64_t writer = std::stoull(arguments[1]), first = std::stoull(arguments[2]),
                  count = std::stoull(arguments[3]), watermark = std::stoull(arguments[4]);
   const auto faults = std::make_shared<FaultInjector>(
       std::stoull(arguments[5]), std::vector<FaultRule>{{.method = "/trireme.Variables/Push",
@@ -55,7 +55,7 @@ int work(const std::vector<std::string>& arguments) {
     client->push({{.variable = counts,
                    .rows = at::tensor(std::vector<int64_t>{element_of(sequence)}, at::kLong),
                    .values = one}},
-                 {.id = {origin, sequence, 0}, .watermark = watermark},
+                 {.id = {writer, sequence, 0}, .watermark = watermark},
                  [&, sequence](absl::Status status) {
                    if (status.ok()) {
                      ledger.acknowledged(sequence);

@@ -90,7 +90,7 @@ TEST_F(ServerFlagsTest, MemoryLimitBoundsItsVariables) {
   serve({"--memory-limit", "1MiB"}).wait_for(" serves at ");
   const ClusterSpec spec(std::map<std::string, TaskAddresses>{{"ps", {port_.address()}}});
   const auto client = value_or_throw(PsClient::connect({.spec = spec}, after(kLimit)));
-  Placer placer(1, Placement::kRoundRobin);
+  ShardPlacer placer(1, Placement::kRoundRobin);
   const auto made = client->create({{.layout = placer.place({{"table", {1024, 512}}})[0]}});
   EXPECT_EQ(error_code(made.status()), ErrorCode::kResourceExhausted);
   EXPECT_THAT(std::string(made.status().message()), HasSubstr("of the limit of 1048576 bytes"));

@@ -19,7 +19,7 @@ TEST(StatusOfVariables, TellsWhatIsWhere) {
   ProcessCluster cluster({{.workers = 0, .ps = 2}});
   const auto client = value_or_throw(
       PsClient::connect({.spec = cluster.spec(), .container = "job"}, after(seconds(30))));
-  Placer placer(2, Placement::kRoundRobin, FixedPartitioner(2));
+  ShardPlacer placer(2, Placement::kRoundRobin, FixedPartitioner(2));
   const auto variables = value_or_throw(client->create(
       {{.layout = placer.place({{"table", {5, 4}}})[0], .initial = at::ones({5, 4})}}));
   throw_if_error(client->set_optimizer(variables, Adam().rule()));

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/mutex.h"
 #include "trireme/capture/device_scope.h"
-#include "trireme/capture/variable_home.h"
+#include "trireme/capture/variable_backend.h"
 
 namespace trireme::internal {
 namespace {
@@ -35,9 +35,9 @@ class Registry {
       record->trainable = variable.trainable;
       record->aggregation = variable.aggregation;
       record->slot_of = std::move(variable.slot_of);
-      if (record->slot_of.empty() && !variable.in_program) record->home = current_home();
+      if (record->slot_of.empty() && !variable.in_program) record->backend = current_backend();
       // An optimizer's state is where its variable is.
-      if (record->slot_of.empty() && record->home == nullptr) {
+      if (record->slot_of.empty() && record->backend == nullptr) {
         const DeviceRequest request = requested_device(
             {.is_variable = true, .name = record->name, .bytes = record->tensor.nbytes()});
         record->device = request.device.to_string();
@@ -68,7 +68,8 @@ class Registry {
   }
 
  private:
-  // To be destroyed without the lock: with the last of its variables a home ends, which takes time.
+  // To be destroyed without the lock: with the last of its variables a backend ends, which takes
+  // time.
   using Forgotten = std::vector<std::shared_ptr<VariableRecord>>;
 
   // Removes variables whose handles, or whose modules, are gone: nobody else holds them.
@@ -97,7 +98,7 @@ class Registry {
 std::shared_ptr<VariableRecord> add(NewVariable variable, bool owned_elsewhere) {
   bool made;
   auto record = Registry::instance().add(std::move(variable), owned_elsewhere, &made);
-  if (made && record->home != nullptr) record->home->adopt(record);
+  if (made && record->backend != nullptr) record->backend->adopt(record);
   return record;
 }
 

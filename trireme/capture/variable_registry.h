@@ -13,18 +13,18 @@
 // Which tensors of this program are variables. A capture asks it once, at its start.
 namespace trireme::internal {
 
-class VariableHome;
+class VariableBackend;
 
 struct VariableRecord {
   std::string name;
   at::Tensor tensor;
   bool trainable = true;
   Aggregation aggregation = Aggregation::kNone;
-  std::string slot_of;                 // for an optimizer's state: the variable that it belongs to
-  std::string device;                  // as far as the scopes that it was made in name it
-  std::string device_scopes;           // which they were
-  std::shared_ptr<VariableHome> home;  // null: the program, or the device
-  std::shared_ptr<void> at_home;       // what the home keeps with it
+  std::string slot_of;        // for an optimizer's state: the variable that it belongs to
+  std::string device;         // as far as the scopes that it was made in name it
+  std::string device_scopes;  // which they were
+  std::shared_ptr<VariableBackend> backend;  // null: the program, or the device
+  std::shared_ptr<void> backend_state;       // what the backend keeps with it
   // Counts the replays that wrote it, so that a capture can tell their writes from hidden ones.
   std::atomic<uint64_t> replays = 0;
 
@@ -36,7 +36,7 @@ struct NewVariable {
   at::Tensor tensor;
   bool trainable = true;
   std::string slot_of;
-  bool in_program = false;  // whatever home it is made in
+  bool in_program = false;  // whatever backend it is made in
   Aggregation aggregation = Aggregation::kNone;
 };
 

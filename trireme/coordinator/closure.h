@@ -23,58 +23,69 @@
 
 namespace trireme::internal {
 
+// A closure on its way, and its name at each stage:
+//
+//   client:  FunctionStep (a captured call) -> Closure (scheduled)
+//   wire:    ClosureRequest
+//   worker:  ReceivedClosure -> ClosureRun (is running) -> RunResult
+//   wire:    ClosureResponse
+//   client:  ClosureResult
+//
+// The function that it calls is a ClosureFunction on the client and a HostedFunction on a worker.
+
 // How often one closure may run its function.
 inline constexpr uint32_t kMostRepetitions = 1 << 20;
 
 class WorkerResource;
-struct ClosureProgram;
+struct ClosureFunction;
 
-// Programs that are the same call for elements of other shapes, as far as workers have met such.
+// Functions that are the same call for elements of other shapes, as far as workers have met such.
 // Thread-safe.
-class ProgramVariants {
+class FunctionVariants {
  public:
-  void add(const std::shared_ptr<const ClosureProgram>& program);
-  std::vector<std::shared_ptr<const ClosureProgram>> get() const;
+  void add(const std::shared_ptr<const ClosureFunction>& function);
+  std::vector<std::shared_ptr<const ClosureFunction>> get() const;
 
  private:
   mutable Mutex mutex_;
-  // The last to be added first. Those who made the programs hold them.
-  std::deque<std::weak_ptr<const ClosureProgram>> programs_ ABSL_GUARDED_BY(mutex_);
+  // The last to be added first. Those who made the functions hold them.
+  std::deque<std::weak_ptr<const ClosureFunction>> functions_ ABSL_GUARDED_BY(mutex_);
 };
 
 // A captured function as workers run it. Registered once with each worker that gets closures of it.
-struct ClosureProgram {
+struct ClosureFunction {
   uint32_t id = 0;
-  std::string function;
+  std::string name;
   std::shared_ptr<const Plan> plan;
-  Message registration;       // RegisterProgramRequest
+  Message registration;       // RegisterFunctionRequest
   std::vector<uint32_t> own;  // those of its variables that travel with each closure
   uint64_t answer_bytes = 0;
 
   // Of a closure on a worker. At first as long as a batch may last, so that the first ones run
   // alone.
   mutable UsualTime cost{std::chrono::milliseconds(1)};
-  mutable ProgramVariants variants;
+  mutable FunctionVariants variants;
 };
 
-using ClosureOutcome = absl::StatusOr<std::vector<at::Tensor>>;
+using ClosureResult = absl::StatusOr<std::vector<at::Tensor>>;
 
-// One call of a program, which some worker is to run. It changes variables once, however often it
+// One call of a function, which some worker is to run. It changes variables once, however often it
 // is run: servers know its pushes by its sequence.
 struct Closure {
-  std::shared_ptr<const ClosureProgram> program;  // as it was scheduled
+  std::shared_ptr<const ClosureFunction> function;  // as it was scheduled
   // What a worker is to run: the same, or a variant for elements that one has drawn. Only for who
   // has the closure in hand.
-  std::shared_ptr<const ClosureProgram> current;
-  std::vector<at::Tensor> tensors;  // inputs that no worker draws, then the program's own variables
-  std::vector<std::shared_ptr<WorkerResource>> resources;  // one for each draw of the program
+  std::shared_ptr<const ClosureFunction> current;
+  std::vector<at::Tensor>
+      tensors;  // inputs that no worker draws, then the function's own variables
+  std::vector<std::shared_ptr<WorkerResource>> resources;  // one for each draw of the function
   std::shared_ptr<const void> shape;                       // of its results
   uint64_t seed = 0;
   uint64_t step = 0;
   uint32_t repeat = 1;  // how often a worker runs it
   std::optional<Time> deadline;
   uint64_t sequence = 0;  // the first of `repeat`; given by the queue
-  // Gives it a program for elements that a worker has drawn. Captures, on a thread of the user.
+  // Gives it a function for elements that a worker has drawn. Captures, on a thread of the user.
   std::function<void(const DrawnShapes&)> capture_again;
 
   // Used by who runs it.
@@ -99,7 +110,7 @@ struct Closure {
   friend class ClosureQueue;
   std::atomic<bool> decided_ = false;
   // Under the lock of the queue.
-  std::optional<ClosureOutcome> outcome_;
+  std::optional<ClosureResult> result_;
   int worker_ = -1;  // that has it
 };
 

@@ -35,7 +35,7 @@ ClosureBatch::~ClosureBatch() {
   running_.batches_.erase(this);
 }
 
-void ClosureBatch::set(size_t index, ClosureAnswer answer) {
+void ClosureBatch::set(size_t index, RunResult answer) {
   answers_[index] = std::move(answer);  // each closure has its own place
   if (left_.fetch_sub(1) == 1) done_(std::move(answers_));
 }

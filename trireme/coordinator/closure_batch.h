@@ -11,8 +11,8 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "trireme/base/mutex.h"
-#include "trireme/coordinator/closure_call.h"
 #include "trireme/coordinator/closure_environment.h"
+#include "trireme/coordinator/received_closure.h"
 
 namespace trireme::internal {
 
@@ -35,7 +35,7 @@ class RunningBatches {
 // closures.
 class ClosureBatch {
  public:
-  using Done = absl::AnyInvocable<void(absl::StatusOr<std::vector<ClosureAnswer>>)>;
+  using Done = absl::AnyInvocable<void(absl::StatusOr<std::vector<RunResult>>)>;
 
   // Holding `environment` keeps `running` alive too. `done` is called once, with the answers of all
   // `size` closures. `last_sequence` is the highest of them, repetitions included.
@@ -54,7 +54,7 @@ class ClosureBatch {
   std::stop_token stop_token() const { return stop_.get_token(); }
 
   // Takes the answer of one closure; the last one calls `done`.
-  void set(size_t index, ClosureAnswer answer);
+  void set(size_t index, RunResult answer);
 
  private:
   friend class RunningBatches;
@@ -65,7 +65,7 @@ class ClosureBatch {
   const uint64_t last_sequence_;
   const std::stop_source stop_;
   std::atomic<size_t> left_;
-  std::vector<ClosureAnswer> answers_;
+  std::vector<RunResult> answers_;
   Done done_;
 };
 

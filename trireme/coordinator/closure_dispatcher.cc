@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/logging.h"
 #include "trireme/base/status.h"
-#include "trireme/coordinator/closure_requests.h"
 #include "trireme/coordinator/closure_service.h"
 #include "trireme/coordinator/element_shapes.h"
 #include "trireme/coordinator/user_code.h"
@@ -90,11 +89,11 @@ void ClosureDispatcher::on_lost(const ConnectionLoss& loss) {
     if (!is_current(loss.id)) return;
     closures = disconnect();
     ++losses_;
-    if (loss.backoff < std::chrono::seconds(1) || last_program_ == nullptr) {
+    if (loss.backoff < std::chrono::seconds(1) || last_function_ == nullptr) {
       log_warning(channel_->task(), " is lost, its closures run elsewhere: ", describe(loss.why));
     } else {
       log_warning(channel_->task(), " was lost ", loss.losses_in_a_row,
-                  " times without having run a closure of function '", last_program_->function,
+                  " times without having run a closure of function '", last_function_->name,
                   "'; it is set aside for ", loss.backoff / std::chrono::seconds(1),
                   " s. Its own log tells why: ", describe(loss.why));
     }
@@ -150,7 +149,7 @@ bool ClosureDispatcher::dispatch() {
         took = true;
       }
       order.connection = connection_in_use_->id;
-      last_program_ = next_[0]->program;
+      last_function_ = next_[0]->function;
       if (context_->queue->cancels()) {
         cancelled = std::exchange(next_, {});
       } else {
@@ -158,8 +157,10 @@ bool ClosureDispatcher::dispatch() {
         supplying_ = !order.missing.empty();
         if (!supplying_) {
           order.batch = next_batch_++;
-          order.closures = std::exchange(next_, {});
-          in_flight_[order.batch] = {order.closures, Clock::real().now()};
+          // Under the lock: once the connection is lost another worker may run and release them.
+          order.run = run_request(context_->introduction.coordinator(),
+                                  context_->queue->watermark(), next_);
+          in_flight_[order.batch] = {std::exchange(next_, {}), Clock::real().now()};
           batches_ = in_flight_.size();
         }
         order.options = call_options(supplying_ ? kSupplyTimeout : kRunTimeout);
@@ -175,7 +176,7 @@ bool ClosureDispatcher::dispatch() {
       supply(order);
       return took;
     }
-    send(order);
+    send(std::move(order));
   }
 }
 
@@ -183,13 +184,13 @@ void ClosureDispatcher::supply(const Order& order) {
   const auto supplied = [self = shared_from_this(), order](const Response& response) {
     self->on_supplied(order, response);
   };
-  if (order.missing.program != nullptr) {
+  if (order.missing.function != nullptr) {
     std::vector<uint32_t> dropped;
     {
       MutexLock lock(mutex_);
-      dropped = inventory_.drop_unused_programs(*context_->programs);
+      dropped = inventory_.drop_unused_functions(*context_->functions);
     }
-    return channel_->call(kRegisterProgram, register_request(*order.missing.program, dropped),
+    return channel_->call(kRegisterFunction, register_request(*order.missing.function, dropped),
                           order.options, supplied);
   }
   const std::optional<Dataset> dataset = order.missing.resource->dataset(worker_);
@@ -227,12 +228,9 @@ void ClosureDispatcher::on_supplied(const Order& order, const Response& response
   dispatch();
 }
 
-void ClosureDispatcher::send(const Order& order) {
-  RunRequest request = run_request(context_->introduction.coordinator(),
-                                   context_->queue->watermark(), order.closures);
-  CallOptions options = order.options;
-  options.large_response = request.large_response;
-  channel_->call(kRunClosures, std::move(request.message), options,
+void ClosureDispatcher::send(Order order) {
+  order.options.large_response = order.run.large_response;
+  channel_->call(kRunClosures, std::move(order.run.message), order.options,
                  [self = shared_from_this(), connection = order.connection, batch = order.batch](
                      const Response& response) { self->on_answer(connection, batch, response); });
 }
@@ -296,14 +294,14 @@ void ClosureDispatcher::on_results(ConnectionId connection, std::vector<ClosureP
       on_drawn(connection, std::move(closure), answer.results(i));
       continue;
     }
-    ClosureOutcome outcome = outcome_of(answer.results(i), reader);
-    if (!outcome.ok() && context_->servers->concerns(outcome.status())) {
-      server_error = outcome.status();
+    ClosureResult result = result_of(answer.results(i), reader);
+    if (!result.ok() && context_->servers->concerns(result.status())) {
+      server_error = result.status();
       without_server.push_back(std::move(closure));
-    } else if (!outcome.ok() && error_code(outcome.status()) == ErrorCode::kCancelled) {
+    } else if (!result.ok() && error_code(result.status()) == ErrorCode::kCancelled) {
       given_back.push_back(std::move(closure));  // the worker ends, or the queue cancels them
     } else {
-      finished.push_back({std::move(closure), std::move(outcome)});
+      finished.push_back({std::move(closure), std::move(result)});
     }
   }
   if (!finished.empty()) {
@@ -316,7 +314,7 @@ void ClosureDispatcher::on_results(ConnectionId connection, std::vector<ClosureP
 }
 
 void ClosureDispatcher::on_drawn(ConnectionId connection, ClosurePtr closure,
-                                 const ClosureResult& result) {
+                                 const ClosureResponse& result) {
   DrawnShapes drawn;
   absl::Status error;
   if (result.drawn_size() != static_cast<int>(closure->resources.size())) {
@@ -327,7 +325,7 @@ void ClosureDispatcher::on_drawn(ConnectionId connection, ClosurePtr closure,
         ErrorCode::kFailedPrecondition,
         "what it draws from its iterators depends on what it has drawn before; draw the same "
         "number of elements whatever their shapes are",
-        {channel_->task(), absl::StrCat("function '", closure->program->function, "'")});
+        {channel_->task(), absl::StrCat("function '", closure->function->name, "'")});
   }
   for (int i = 0; i < result.drawn_size() && error.ok(); ++i) {
     std::vector<ElementSpec>& elements = drawn[closure->resources[i]->id()];
@@ -351,8 +349,8 @@ void ClosureDispatcher::capture_again(ConnectionId connection, const ClosurePtr&
       try_call([&] { call_user_code([&] { closure->capture_again(drawn); }); });
   if (!captured.ok()) {
     return finish(
-        {{closure, with_origin(captured, {"", absl::StrCat("function '", closure->program->function,
-                                                           "'")})}});
+        {{closure,
+          with_origin(captured, {"", absl::StrCat("function '", closure->function->name, "'")})}});
   }
   bool current;
   {
@@ -380,11 +378,13 @@ void ClosureDispatcher::on_refused(ConnectionId connection, std::vector<ClosureP
     MutexLock lock(mutex_);
     inventory_.clear();
   }
-  context_->queue->put_back(fail_if(std::move(closures), error, [&](Closure& closure) {
+  const std::vector<ClosurePtr> others = fail_if(std::move(closures), error, [&](Closure& closure) {
     return !lost || (may_pass && ++closure.refusals >= kMostRefusals);
-  }));
-  if (lost) return connection_->lose(connection, error);
-  dispatch();
+  });
+  // Before the closures are requeued, so that this worker is not the one that takes them again.
+  if (lost) connection_->lose(connection, error);
+  context_->queue->put_back(others);
+  if (!lost) dispatch();
 }
 
 void ClosureDispatcher::after_server_failure(const absl::Status& error,
@@ -425,12 +425,12 @@ void ClosureDispatcher::note_times(const std::vector<ClosurePtr>& closures, Dura
                                    Duration waited) {
   uint64_t runs = 0;
   for (const ClosurePtr& closure : closures) runs += closure->repeat;
-  const ClosureProgram* noted = nullptr;
+  const ClosureFunction* noted = nullptr;
   for (const ClosurePtr& closure : closures) {
-    const ClosureProgram& program = *closure->program;
-    program.cost.note(busy / runs);
-    if (std::exchange(noted, &program) == &program) continue;
-    context_->stragglers->note(worker_, program.id, program.function, {busy / runs, waited / runs});
+    const ClosureFunction& function = *closure->function;
+    function.cost.note(busy / runs);
+    if (std::exchange(noted, &function) == &function) continue;
+    context_->stragglers->note(worker_, function.id, function.name, {busy / runs, waited / runs});
   }
 }
 
@@ -448,11 +448,11 @@ void ClosureDispatcher::on_silence() {
   }
   Duration elsewhere = {};
   for (const ClosurePtr& closure : closures) {
-    const Duration once = context_->stragglers->elsewhere(worker_, closure->program->id).away;
+    const Duration once = context_->stragglers->elsewhere(worker_, closure->function->id).away;
     if (once == Duration()) return;  // no other worker has run it
     elsewhere += once * closure->repeat;
   }
-  context_->stragglers->note_waiting(worker_, closures[0]->program->function,
+  context_->stragglers->note_waiting(worker_, closures[0]->function->name,
                                      Clock::real().now() - since, elsewhere);
 }
 

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "trireme/base/mutex.h"
 #include "trireme/coordinator/closure_queue.h"
+#include "trireme/coordinator/closure_requests.h"
 #include "trireme/coordinator/closure_taker.h"
 #include "trireme/coordinator/closures.pb.h"
 #include "trireme/coordinator/link_context.h"
@@ -22,7 +23,7 @@
 namespace trireme::internal {
 
 // Dispatches closures to one worker: takes them from the queue in batches, gives the worker the
-// programs and resources that it lacks for them, has it run them and returns the results to the
+// functions and resources that it lacks for them, has it run them and returns the results to the
 // queue. Owns the connection to the worker; when that is lost, the closures are requeued.
 //
 // Thread-safe. Calls under way and the queue hold it; its connection does not. The queue's lock may
@@ -51,12 +52,12 @@ class ClosureDispatcher final : public ClosureTaker,
   WorkerState state() const;
 
  private:
-  // A call to be made: run a batch, or supply a program or a resource that the next batch needs.
+  // A call to be made: run a batch, or supply a function or a resource that the next batch needs.
   struct Order {
     ConnectionId connection = 0;
     WorkerInventory::Item missing;
     uint64_t batch = 0;  // 0 if `missing` is supplied.
-    std::vector<ClosurePtr> closures;
+    RunRequest run;      // Of the batch.
     CallOptions options;
   };
   struct Batch {
@@ -78,13 +79,13 @@ class ClosureDispatcher final : public ClosureTaker,
   bool dispatch();
   void supply(const Order& order);
   void on_supplied(const Order& order, const Response& response);
-  void send(const Order& order);
+  void send(Order order);
   void on_answer(ConnectionId connection, uint64_t batch, const Response& response);
   void on_results(ConnectionId connection, std::vector<ClosurePtr> closures,
                   const RunClosuresResponse& answer, const std::vector<at::Tensor>& tensors);
   // Has the function captured for the elements that the worker has drawn, since the closure's
-  // program does not take them. Until a thread of the user has done so, no worker has the closure.
-  void on_drawn(ConnectionId connection, ClosurePtr closure, const ClosureResult& result);
+  // function does not take them. Until a thread of the user has done so, no worker has the closure.
+  void on_drawn(ConnectionId connection, ClosurePtr closure, const ClosureResponse& result);
   void capture_again(ConnectionId connection, const ClosurePtr& closure, const DrawnShapes& drawn);
   // Requeues or fails closures that the worker did not run at all.
   void on_refused(ConnectionId connection, std::vector<ClosurePtr> closures,
@@ -128,8 +129,8 @@ class ClosureDispatcher final : public ClosureTaker,
   bool supplying_ ABSL_GUARDED_BY(mutex_) = false;
   // Closures that are sent before others are taken from the queue.
   std::vector<ClosurePtr> captured_again_ ABSL_GUARDED_BY(mutex_);
-  // Program of the last closure, to be named if it makes the worker fail again and again.
-  std::shared_ptr<const ClosureProgram> last_program_ ABSL_GUARDED_BY(mutex_);
+  // Function of the last closure, to be named if it makes the worker fail again and again.
+  std::shared_ptr<const ClosureFunction> last_function_ ABSL_GUARDED_BY(mutex_);
   // True while the queue remembers this taker, to tell it of new closures.
   bool waits_for_closures_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t losses_ ABSL_GUARDED_BY(mutex_) = 0;

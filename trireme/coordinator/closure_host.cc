@@ -73,8 +73,8 @@ void ClosureHost::drop_resource(uint64_t id) {
   resources_.erase(found);
 }
 
-void ClosureHost::run(std::vector<ClosureCall> closures, uint64_t watermark, std::stop_source stop,
-                      ClosureBatch::Done done) {
+void ClosureHost::run(std::vector<ReceivedClosure> closures, uint64_t watermark,
+                      std::stop_source stop, ClosureBatch::Done done) {
   struct Found {
     std::vector<HostedFunctionPtr> functions;
     ElementSources sources;
@@ -85,7 +85,7 @@ void ClosureHost::run(std::vector<ClosureCall> closures, uint64_t watermark, std
   {
     MutexLock lock(mutex_);
     for (size_t i = 0; i < closures.size(); ++i) {
-      const ClosureCall& call = closures[i];
+      const ReceivedClosure& call = closures[i];
       last = std::max(last, call.sequence + call.repeat - 1);
       // The cancellation overtook the closure.
       if (call.sequence < cancelled_below_) stop.request_stop();
@@ -99,7 +99,7 @@ void ClosureHost::run(std::vector<ClosureCall> closures, uint64_t watermark, std
   }
   environment_.kept.drop_below(watermark);
   if (!refused.ok()) return done(refused);
-  if (closures.empty()) return done(std::vector<ClosureAnswer>());
+  if (closures.empty()) return done(std::vector<RunResult>());
   // The pointer shares ownership of the host: the service forgets hosts that nothing else holds.
   auto batch = std::make_shared<ClosureBatch>(
       std::shared_ptr<ClosureEnvironment>(shared_from_this(), &environment_), batches_,
@@ -113,11 +113,11 @@ void ClosureHost::run(std::vector<ClosureCall> closures, uint64_t watermark, std
   for (auto& run : runs) ClosureRun::start(std::move(run));
 }
 
-bool ClosureHost::is_quick(const std::vector<ClosureCall>& closures) {
+bool ClosureHost::is_quick(const std::vector<ReceivedClosure>& closures) {
   constexpr Duration kQuick = std::chrono::microseconds(50);
   Duration sum{};
   MutexLock lock(mutex_);
-  for (const ClosureCall& closure : closures) {
+  for (const ReceivedClosure& closure : closures) {
     const auto found = functions_.find(closure.function);
     if (found != functions_.end()) sum += found->second->usual_time.get() * closure.repeat;
   }
@@ -133,7 +133,8 @@ void ClosureHost::cancel_below(uint64_t sequence) {
   environment_.kept.drop_below(sequence);
 }
 
-absl::StatusOr<std::vector<HostedFunctionPtr>> ClosureHost::functions_of(const ClosureCall& call) {
+absl::StatusOr<std::vector<HostedFunctionPtr>> ClosureHost::functions_of(
+    const ReceivedClosure& call) {
   std::vector<HostedFunctionPtr> functions;
   const auto found = functions_.find(call.function);
   if (found == functions_.end()) {
@@ -151,7 +152,7 @@ absl::StatusOr<std::vector<HostedFunctionPtr>> ClosureHost::functions_of(const C
   return functions;
 }
 
-absl::StatusOr<ElementSources> ClosureHost::sources_of(const ClosureCall& call) {
+absl::StatusOr<ElementSources> ClosureHost::sources_of(const ReceivedClosure& call) {
   ElementSources sources;
   for (uint64_t id : call.resources) {
     const auto found = resources_.find(id);

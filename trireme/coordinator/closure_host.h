@@ -12,10 +12,10 @@
 #include "absl/status/statusor.h"
 #include "trireme/base/mutex.h"
 #include "trireme/coordinator/closure_batch.h"
-#include "trireme/coordinator/closure_call.h"
 #include "trireme/coordinator/closure_environment.h"
 #include "trireme/coordinator/ending_executor.h"
 #include "trireme/coordinator/hosted_function.h"
+#include "trireme/coordinator/received_closure.h"
 #include "trireme/function/draws.h"
 #include "trireme/graph/plan.h"
 #include "trireme/ps/ps_client.h"
@@ -55,17 +55,17 @@ class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
 
   // Calls `done` once, when all closures have ended. NOT_FOUND if it does not know a function or a
   // resource.
-  void run(std::vector<ClosureCall> closures, uint64_t watermark, std::stop_source stop,
+  void run(std::vector<ReceivedClosure> closures, uint64_t watermark, std::stop_source stop,
            ClosureBatch::Done done);
   // Returns true if run() is likely to return sooner than another thread can be woken.
-  bool is_quick(const std::vector<ClosureCall>& closures);
+  bool is_quick(const std::vector<ReceivedClosure>& closures);
   void cancel_below(uint64_t sequence);
 
  private:
   // Returns the function of the closure, then the variants of it that can run in its place.
-  absl::StatusOr<std::vector<HostedFunctionPtr>> functions_of(const ClosureCall& call)
+  absl::StatusOr<std::vector<HostedFunctionPtr>> functions_of(const ReceivedClosure& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<ElementSources> sources_of(const ClosureCall& call)
+  absl::StatusOr<ElementSources> sources_of(const ReceivedClosure& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<uint64_t> server_incarnations_;

@@ -16,12 +16,11 @@ namespace {
 constexpr uint64_t kBatchBytes = 1 << 20;
 
 Duration cost_of(const Closure& closure) {
-  return closure.program->cost.get() * closure.repeat;
+  return closure.function->cost.get() * closure.repeat;
 }
 
 std::string name_of(const Closure& closure) {
-  return absl::StrCat("closure ", closure.sequence, " of function '", closure.program->function,
-                      "'");
+  return absl::StrCat("closure ", closure.sequence, " of function '", closure.function->name, "'");
 }
 
 absl::Status cancelled(const Closure& closure) {
@@ -101,7 +100,7 @@ void ClosureQueue::put_back(const std::vector<ClosurePtr>& closures) {
     MutexLock lock(mutex_);
     in_flight_ -= closures.size();
     for (auto closure = closures.rbegin(); closure != closures.rend(); ++closure) {
-      if ((*closure)->outcome_.has_value()) {
+      if ((*closure)->result_.has_value()) {
         decided.push_back(*closure);
       } else {
         queued_.push_front(*closure);
@@ -120,8 +119,8 @@ uint64_t ClosureQueue::finish(std::vector<Finished> finished) {
     MutexLock lock(mutex_);
     in_flight_ -= finished.size();
     for (Finished& each : finished) {
-      const absl::Status status = each.outcome.status();
-      const bool decided = decide(each.closure, std::move(each.outcome));
+      const absl::Status status = each.result.status();
+      const bool decided = decide(each.closure, std::move(each.result));
       if (decided && !status.ok()) cancelled_below = std::max(cancelled_below, fail(status));
     }
     notify();
@@ -221,18 +220,18 @@ absl::StatusOr<bool> ClosureQueue::done() {
   return true;
 }
 
-ClosureOutcome ClosureQueue::fetch(const Closure& closure) {
+ClosureResult ClosureQueue::fetch(const Closure& closure) {
   spin_for(closure);
   MutexLock lock(mutex_);
-  while (!closure.outcome_.has_value() && closed_.ok()) wait();
-  if (closure.outcome_.has_value()) return *closure.outcome_;
+  while (!closure.result_.has_value() && closed_.ok()) wait();
+  if (closure.result_.has_value()) return *closure.result_;
   return cancelled(closure);
 }
 
 void ClosureQueue::spin_for(const Closure& closure) {
   {
     MutexLock lock(mutex_);
-    if (closure.outcome_.has_value() || !is_worth_spinning(closure.program->cost.get())) return;
+    if (closure.result_.has_value() || !is_worth_spinning(closure.function->cost.get())) return;
     if (announcer_.has_unannounced()) wait();
   }
   spin_until([&closure] { return closure.decided_.load(std::memory_order_acquire); });
@@ -245,7 +244,7 @@ size_t ClosureQueue::undecided() const {
 
 bool ClosureQueue::is_decided(const Closure& closure) const {
   MutexLock lock(mutex_);
-  return closure.outcome_.has_value();
+  return closure.result_.has_value();
 }
 
 absl::Status ClosureQueue::status() const {
@@ -274,9 +273,9 @@ uint64_t ClosureQueue::watermark() const {
   return sequences_.watermark();
 }
 
-bool ClosureQueue::decide(const ClosurePtr& closure, ClosureOutcome outcome) {
-  if (closure->outcome_.has_value()) return false;
-  closure->outcome_ = std::move(outcome);
+bool ClosureQueue::decide(const ClosurePtr& closure, ClosureResult result) {
+  if (closure->result_.has_value()) return false;
+  closure->result_ = std::move(result);
   closure->decided_.store(true, std::memory_order_release);
   if (closure->deadline) deadlines_.erase({*closure->deadline, closure});
   sequences_.decide(closure->sequence, closure->repeat);

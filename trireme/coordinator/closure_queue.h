@@ -56,7 +56,7 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
   void put_back(const std::vector<ClosurePtr>& closures);
   struct Finished {
     ClosurePtr closure;
-    ClosureOutcome outcome;
+    ClosureResult result;
   };
   // Decides closures that were in flight. Returns 0, or if this brought the first error, the
   // sequence below which all closures in flight should be told to end.
@@ -82,7 +82,7 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
   // Returns true if all closures are decided, or the error that is to be raised.
   absl::StatusOr<bool> done();
   // Blocks until the closure is decided.
-  ClosureOutcome fetch(const Closure& closure);
+  ClosureResult fetch(const Closure& closure);
   bool is_decided(const Closure& closure) const;
   // Returns the error that the queue was closed with, OK while it is open.
   absl::Status status() const;
@@ -97,7 +97,7 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
     return queued_.empty() && in_flight_ == 0;
   }
   // Returns false if the closure was decided before.
-  bool decide(const ClosurePtr& closure, ClosureOutcome outcome)
+  bool decide(const ClosurePtr& closure, ClosureResult result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Notes an error of a closure. Returns what finish() does.
   uint64_t fail(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -36,19 +36,19 @@ class ClosureQueueTest : public testing::Test {
  protected:
   ClosurePtr put() {
     auto closure = std::make_shared<Closure>();
-    closure->program = closure->current = program_;
+    closure->function = closure->current = function_;
     EXPECT_TRUE(queue_.put(closure).ok());
     return closure;
   }
   std::vector<ClosurePtr> take(size_t most = 1) { return queue_.take(taker_, seconds(1), most); }
-  bool finish(const ClosurePtr& closure, ClosureOutcome outcome = std::vector<at::Tensor>()) {
+  bool finish(const ClosurePtr& closure, ClosureResult result = std::vector<at::Tensor>()) {
     std::vector<ClosureQueue::Finished> finished;
-    finished.push_back({closure, std::move(outcome)});
+    finished.push_back({closure, std::move(result)});
     return queue_.finish(std::move(finished)) != 0;
   }
   static absl::Status failure() { return make_status(ErrorCode::kInternal, "it failed"); }
 
-  const std::shared_ptr<ClosureProgram> program_ = std::make_shared<ClosureProgram>();
+  const std::shared_ptr<ClosureFunction> function_ = std::make_shared<ClosureFunction>();
   const std::shared_ptr<CountingTaker> taker_ = std::make_shared<CountingTaker>();
   const std::shared_ptr<ClosureQueue> shared_queue_ = std::make_shared<ClosureQueue>(4);
   ClosureQueue& queue_ = *shared_queue_;
@@ -65,7 +65,7 @@ TEST_F(ClosureQueueTest, ClosuresAreTakenInOrderAndWhatIsPutBackComesFirst) {
 }
 
 TEST_F(ClosureQueueTest, ABatchLastsAboutAsLongAsAsked) {
-  for (int i = 0; i < 64; ++i) program_->cost.note(milliseconds(10));
+  for (int i = 0; i < 64; ++i) function_->cost.note(milliseconds(10));
   const auto a = put(), b = put(), c = put();
   EXPECT_EQ(queue_.take(taker_, milliseconds(25), 10).size(), 2u);
   EXPECT_EQ(queue_.take(taker_, milliseconds(1), 10).size(), 1u);
@@ -158,10 +158,10 @@ TEST_F(ClosureQueueTest, OneOfThoseThatWaitHearsOfAClosureAndAnotherIfItCannotTa
 
 TEST_F(ClosureQueueTest, ShortClosuresOfABurstAreTakenTogether) {
   const auto queue = std::make_shared<ClosureQueue>(1000);
-  for (int i = 0; i < 64; ++i) program_->cost.note({});
+  for (int i = 0; i < 64; ++i) function_->cost.note({});
   const auto put = [&] {
     auto closure = std::make_shared<Closure>();
-    closure->program = closure->current = program_;
+    closure->function = closure->current = function_;
     EXPECT_TRUE(queue->put(closure).ok());
   };
   // A burst wakes this one once for its first closure, at most, and then for each batch; a machine
@@ -261,7 +261,7 @@ TEST(DecidedSequences, TheWatermarkFollowsThoseInOrder) {
 TEST_F(ClosureQueueTest, DeadlinesFailWhatIsQueuedAndWhatIsInFlight) {
   const auto put_with_deadline = [&](Time deadline) {
     auto closure = std::make_shared<Closure>();
-    closure->program = closure->current = program_;
+    closure->function = closure->current = function_;
     closure->deadline = deadline;
     EXPECT_TRUE(queue_.put(closure).ok());
     return closure;
@@ -287,7 +287,7 @@ TEST_F(ClosureQueueTest, DeadlinesFailWhatIsQueuedAndWhatIsInFlight) {
 
 TEST_F(ClosureQueueTest, ARepeatedClosureHasASequenceForEachTime) {
   auto closure = std::make_shared<Closure>();
-  closure->program = closure->current = program_;
+  closure->function = closure->current = function_;
   closure->repeat = 10;
   EXPECT_TRUE(queue_.put(closure).ok());
   const auto next = put();

@@ -11,10 +11,10 @@
 
 namespace trireme::internal {
 
-Message register_request(const ClosureProgram& program, const std::vector<uint32_t>& dropped) {
-  RegisterProgramRequest rest;
+Message register_request(const ClosureFunction& function, const std::vector<uint32_t>& dropped) {
+  RegisterFunctionRequest rest;
   rest.mutable_dropped()->Assign(dropped.begin(), dropped.end());
-  Message message = program.registration;
+  Message message = function.registration;
   message.body += rest.SerializeAsString();  // Appended fields are merged into the message.
   return message;
 }
@@ -40,7 +40,7 @@ RunRequest run_request(uint64_t coordinator, uint64_t watermark,
   for (const ClosurePtr& closure : closures) {
     ClosureRequest* added = request.add_closures();
     added->set_sequence(closure->sequence);
-    added->set_program(closure->current->id);
+    added->set_function(closure->current->id);
     added->set_seed(closure->seed);
     added->set_step(closure->step);
     added->set_tensors(append_defined(closure->tensors, tensors, *added->mutable_undefined()));

@@ -10,8 +10,8 @@
 // Requests that a coordinator sends to workers to have them run closures (closures.proto).
 namespace trireme::internal {
 
-// `dropped`: ids of programs of which there will be no closures any more.
-Message register_request(const ClosureProgram& program, const std::vector<uint32_t>& dropped);
+// `dropped`: ids of functions of which there will be no closures any more.
+Message register_request(const ClosureFunction& function, const std::vector<uint32_t>& dropped);
 
 struct ResourceRequest {
   uint64_t coordinator = 0;

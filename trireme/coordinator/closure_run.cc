@@ -14,7 +14,7 @@
 namespace trireme::internal {
 
 ClosureRun::ClosureRun(std::shared_ptr<ClosureBatch> batch, size_t index,
-                       std::vector<HostedFunctionPtr> functions, ClosureCall call,
+                       std::vector<HostedFunctionPtr> functions, ReceivedClosure call,
                        ElementSources sources)
     : batch_(std::move(batch)),
       index_(index),
@@ -85,7 +85,7 @@ bool ClosureRun::draw() {
 }
 
 void ClosureRun::keep_drawn() {
-  ClosureAnswer answer{.outcome = std::vector<at::Tensor>(), .drawn = draws_->elements()};
+  RunResult answer{.result = std::vector<at::Tensor>(), .drawn = draws_->elements()};
   environment().kept.keep(call_.sequence, {*std::move(draws_), repetition_});
   end(std::move(answer));
 }
@@ -159,16 +159,16 @@ void ClosureRun::push(size_t round) {
 }
 
 void ClosureRun::end_repetition(std::vector<at::Tensor> results) {
-  if (++repetition_ >= call_.repeat) return end({.outcome = std::move(results)});
+  if (++repetition_ >= call_.repeat) return end({.result = std::move(results)});
   continue_with([self = shared_from_this()] { self->begin(); });
 }
 
 void ClosureRun::end(const absl::Status& error) {
-  end({.outcome = with_origin(
+  end({.result = with_origin(
            error, {environment().task, absl::StrCat("function '", function_->name, "'")})});
 }
 
-void ClosureRun::end(ClosureAnswer answer) {
+void ClosureRun::end(RunResult answer) {
   draws_.reset();  // what was drawn and not used goes back
   answer.busy = takes_turns() && turn_began_ ? Clock::real().now() - *turn_began_ : busy_;
   if (takes_turns()) environment().turns.leave();

@@ -12,11 +12,11 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/executor.h"
 #include "trireme/coordinator/closure_batch.h"
-#include "trireme/coordinator/closure_call.h"
 #include "trireme/coordinator/closure_environment.h"
 #include "trireme/coordinator/hosted_function.h"
+#include "trireme/coordinator/received_closure.h"
 #include "trireme/function/draws.h"
-#include "trireme/ps/step_program_run.h"
+#include "trireme/ps/ps_step_run.h"
 
 namespace trireme::internal {
 
@@ -28,7 +28,8 @@ class ClosureRun : public std::enable_shared_from_this<ClosureRun> {
   // `index` is its place in the batch. `functions` has the function of the closure, then its
   // variants.
   ClosureRun(std::shared_ptr<ClosureBatch> batch, size_t index,
-             std::vector<HostedFunctionPtr> functions, ClosureCall call, ElementSources sources);
+             std::vector<HostedFunctionPtr> functions, ReceivedClosure call,
+             ElementSources sources);
 
   // Begins at once on this thread, or later on the executor if it has to wait for its turn.
   static void start(std::shared_ptr<ClosureRun> run);
@@ -49,7 +50,7 @@ class ClosureRun : public std::enable_shared_from_this<ClosureRun> {
   void push(size_t round);
   void end_repetition(std::vector<at::Tensor> results);
   void end(const absl::Status& error);
-  void end(ClosureAnswer answer);
+  void end(RunResult answer);
 
   // The executor runs the work; if that has ended, the closure ends.
   void continue_with(Work work);
@@ -61,14 +62,14 @@ class ClosureRun : public std::enable_shared_from_this<ClosureRun> {
   const size_t index_;
   const std::vector<HostedFunctionPtr> functions_;
   const HostedFunction* function_;  // the one that it uses now
-  const ClosureCall call_;
+  const ReceivedClosure call_;
   const ElementSources sources_;
   uint32_t repetition_ = 0;
   std::optional<Draws> draws_;
   std::optional<Time> turn_began_;
   Duration drawing_ = {};
   Duration busy_ = {};
-  std::optional<StepProgramRun> steps_;
+  std::optional<PsStepRun> steps_;
 };
 
 }  // namespace trireme::internal

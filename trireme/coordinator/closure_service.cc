@@ -17,24 +17,24 @@
 namespace trireme {
 namespace internal {
 
-void set_answer(const ClosureAnswer& answer, ClosureResult& result,
+void set_answer(const RunResult& answer, ClosureResponse& result,
                 std::vector<at::Tensor>& message) {
   for (const std::vector<Element>& elements : answer.drawn) {
-    ClosureResult::Drawn* drawn = result.add_drawn();
+    ClosureResponse::Drawn* drawn = result.add_drawn();
     for (const Element& element : elements) set_shape(element, *drawn->add_elements());
   }
   if (!answer.drawn.empty()) return;
-  if (answer.outcome.ok()) {
-    result.set_tensors(append_defined(*answer.outcome, message, *result.mutable_undefined()));
+  if (answer.result.ok()) {
+    result.set_tensors(append_defined(*answer.result, message, *result.mutable_undefined()));
     return;
   }
-  const absl::Status& status = answer.outcome.status();
+  const absl::Status& status = answer.result.status();
   result.mutable_failure()->set_code(static_cast<uint32_t>(status.code()));
   result.mutable_failure()->set_message(std::string(status.message()));
   result.mutable_failure()->set_details(encode_error_details(status));
 }
 
-ClosureOutcome outcome_of(const ClosureResult& result, TensorReader& reader) {
+ClosureResult result_of(const ClosureResponse& result, TensorReader& reader) {
   if (!result.has_failure()) return reader.next(result.tensors(), result.undefined());
   const auto& failure = result.failure();
   absl::Status status = status_from_wire(static_cast<absl::StatusCode>(failure.code()),
@@ -47,9 +47,9 @@ ClosureOutcome outcome_of(const ClosureResult& result, TensorReader& reader) {
 
 namespace {
 
-using internal::ClosureAnswer;
-using internal::ClosureCall;
 using internal::ClosureHost;
+using internal::ReceivedClosure;
+using internal::RunResult;
 
 // Who schedules: the chief, or a program that is no task.
 constexpr Roles kCoordinators = {Role::kChief, Role::kClient};
@@ -78,7 +78,7 @@ class BatchAnswer {
 
   const std::stop_source& stop() const { return stop_; }
 
-  void respond(const absl::StatusOr<std::vector<ClosureAnswer>>& answers) {
+  void respond(const absl::StatusOr<std::vector<RunResult>>& answers) {
     std::optional<ServerCall> call;
     {
       MutexLock lock(mutex_);
@@ -89,7 +89,7 @@ class BatchAnswer {
     RunClosuresResponse response;
     std::vector<at::Tensor> tensors;
     Duration busy = {};
-    for (const ClosureAnswer& answer : *answers) {
+    for (const RunResult& answer : *answers) {
       internal::set_answer(answer, *response.add_results(), tensors);
       busy += answer.busy;
     }
@@ -104,7 +104,7 @@ class BatchAnswer {
   std::optional<std::stop_callback<std::function<void()>>> on_stop_;  // ends before all else
 };
 
-absl::StatusOr<std::optional<VariableLayout>> layout_of(const ProgramVariable& variable,
+absl::StatusOr<std::optional<VariableLayout>> layout_of(const FunctionVariable& variable,
                                                         const proto::TensorType& type,
                                                         int servers) {
   if (variable.shards().empty()) return std::nullopt;
@@ -120,7 +120,7 @@ absl::StatusOr<std::optional<VariableLayout>> layout_of(const ProgramVariable& v
   }
   const std::vector<RowRange> ranges = split_rows(rows, shards);
   for (int i = 0; i < variable.shards_size(); ++i) {
-    const ProgramVariable::Shard& shard = variable.shards(i);
+    const FunctionVariable::Shard& shard = variable.shards(i);
     if (shard.server() >= static_cast<uint32_t>(servers)) {
       return make_status(ErrorCode::kInvalidArgument,
                          absl::StrCat("there is no parameter server ", shard.server()),
@@ -144,8 +144,8 @@ class ClosureService final : public Service {
   std::vector<Method> methods() override {
     return {
         method<ConnectCoordinatorRequest>(internal::kConnectCoordinator, &ClosureService::connect),
-        method<RegisterProgramRequest>(internal::kRegisterProgram,
-                                       &ClosureService::register_program),
+        method<RegisterFunctionRequest>(internal::kRegisterFunction,
+                                        &ClosureService::register_function),
         method<CreateResourceRequest>(internal::kCreateResource, &ClosureService::create),
         method<RunClosuresRequest>(internal::kRunClosures, &ClosureService::run),
         method<CancelClosuresRequest>(internal::kCancelClosures, &ClosureService::cancel),
@@ -246,7 +246,7 @@ class ClosureService final : public Service {
     return make_message(response);
   }
 
-  void register_program(const RegisterProgramRequest& request, ServerCall call) {
+  void register_function(const RegisterFunctionRequest& request, ServerCall call) {
     auto host = host_of(request.coordinator());
     if (!host.ok()) return call.respond(host.status());
     MutexLock lock(mutex_);
@@ -256,12 +256,12 @@ class ClosureService final : public Service {
   }
 
   static absl::StatusOr<Message> register_now(ClosureHost& host,
-                                              const RegisterProgramRequest& request,
+                                              const RegisterFunctionRequest& request,
                                               std::vector<at::Tensor> constants) {
     for (uint32_t dropped : request.dropped()) host.drop_function(dropped);
     if (!request.native().empty()) {
-      TRIREME_RETURN_IF_ERROR(host.add_native_function(request.program(), request.native()));
-      return make_message(RegisterProgramResponse());
+      TRIREME_RETURN_IF_ERROR(host.add_native_function(request.function(), request.native()));
+      return make_message(RegisterFunctionResponse());
     }
     TRIREME_ASSIGN_OR_RETURN(auto graph,
                              internal::assemble_graph(request.def(), std::move(constants)));
@@ -275,7 +275,7 @@ class ClosureService final : public Service {
           layout_of(request.variables(i), graph->def.variables(i).type(), host.servers()));
     }
     std::vector<internal::ClosureDraw> draws;
-    for (const ProgramDraw& asked : request.draws()) {
+    for (const FunctionDraw& asked : request.draws()) {
       internal::ClosureDraw& draw = draws.emplace_back();
       draw.first_input = asked.first_input();
       for (const ElementShape& element : asked.elements()) {
@@ -283,8 +283,8 @@ class ClosureService final : public Service {
       }
     }
     TRIREME_RETURN_IF_ERROR(
-        host.add_function(request.program(), std::move(graph), layouts, std::move(draws)));
-    return make_message(RegisterProgramResponse());
+        host.add_function(request.function(), std::move(graph), layouts, std::move(draws)));
+    return make_message(RegisterFunctionResponse());
   }
 
   void create(const CreateResourceRequest& request, ServerCall call) {
@@ -309,14 +309,14 @@ class ClosureService final : public Service {
   void run(const RunClosuresRequest& request, ServerCall call) {
     auto host = host_of(request.coordinator());
     if (!host.ok()) return call.respond(host.status());
-    std::vector<ClosureCall> closures;
+    std::vector<ReceivedClosure> closures;
     internal::TensorReader reader(std::move(call.request().tensors));
     for (const ClosureRequest& asked : request.closures()) {
       auto tensors = reader.next(asked.tensors(), asked.undefined());
       if (!tensors.ok()) return call.respond(tensors.status());
       closures.push_back(
           {.sequence = asked.sequence(),
-           .function = asked.program(),
+           .function = asked.function(),
            .seed = asked.seed(),
            .step = asked.step(),
            .tensors = *std::move(tensors),
@@ -328,10 +328,9 @@ class ClosureService final : public Service {
     const bool quick = (*host)->is_quick(closures);
     auto work = [host = *std::move(host), closures = std::move(closures), answer,
                  watermark = request.watermark()]() mutable {
-      host->run(std::move(closures), watermark, answer->stop(),
-                [answer](absl::StatusOr<std::vector<ClosureAnswer>> answers) {
-                  answer->respond(answers);
-                });
+      host->run(
+          std::move(closures), watermark, answer->stop(),
+          [answer](absl::StatusOr<std::vector<RunResult>> answers) { answer->respond(answers); });
     };
     if (quick) return work();
     MutexLock lock(mutex_);

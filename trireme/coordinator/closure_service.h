@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "trireme/coordinator/closure_call.h"
 #include "trireme/coordinator/closures.pb.h"
+#include "trireme/coordinator/received_closure.h"
 #include "trireme/runtime/task_server.h"
 #include "trireme/runtime/tensor_lists.h"
 
@@ -20,15 +20,14 @@ std::unique_ptr<Service> make_closure_service(TaskContext& context);
 namespace internal {
 
 inline constexpr char kConnectCoordinator[] = "/trireme.Closures/Connect";
-inline constexpr char kRegisterProgram[] = "/trireme.Closures/Register";
+inline constexpr char kRegisterFunction[] = "/trireme.Closures/Register";
 inline constexpr char kCreateResource[] = "/trireme.Closures/Create";
 inline constexpr char kRunClosures[] = "/trireme.Closures/Run";
 inline constexpr char kCancelClosures[] = "/trireme.Closures/Cancel";
 inline constexpr char kDisconnectCoordinator[] = "/trireme.Closures/Disconnect";
 
-void set_answer(const ClosureAnswer& answer, ClosureResult& result,
-                std::vector<at::Tensor>& message);
-ClosureOutcome outcome_of(const ClosureResult& result, TensorReader& reader);
+void set_answer(const RunResult& answer, ClosureResponse& result, std::vector<at::Tensor>& message);
+ClosureResult result_of(const ClosureResponse& result, TensorReader& reader);
 
 }  // namespace internal
 }  // namespace trireme

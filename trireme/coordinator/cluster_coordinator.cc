@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/status.h"
-#include "trireme/coordinator/closure_programs.h"
+#include "trireme/coordinator/closure_functions.h"
 #include "trireme/coordinator/closure_queue.h"
 #include "trireme/coordinator/worker_links.h"
 #include "trireme/coordinator/worker_resource.h"
@@ -13,10 +13,10 @@
 
 namespace trireme {
 
-using internal::ClosurePrograms;
+using internal::ClosureFunctions;
 using internal::ClosurePtr;
 using internal::ClosureQueue;
-using internal::ParameterServerHome;
+using internal::ParameterServerBackend;
 using internal::WorkerLinks;
 using internal::WorkerResources;
 
@@ -29,24 +29,24 @@ constexpr Duration kForEver = std::chrono::hours(24 * 365);
 struct ClusterCoordinator::Impl {
   Impl(const ParameterServerStrategy& strategy, const ClusterCoordinatorOptions& options)
       : spec(strategy.spec()),
-        home(strategy.servers().home()),
-        origin(new_incarnation()),
+        backend(strategy.servers().backend()),
+        writer(new_incarnation()),
         queue(std::make_shared<ClosureQueue>(std::max<size_t>(options.queue_size, 1))),
-        programs(std::make_shared<ClosurePrograms>(origin, home)),
+        functions(std::make_shared<ClosureFunctions>(writer, backend)),
         resources(std::make_shared<WorkerResources>(strategy.num_replicas_in_sync())) {
     check_workers(spec);
     const Credentials credentials =
         value_or_throw(Credentials::of_program(strategy.options().certs));
-    throw_if_error(home->client().begin_origin(origin));
-    const std::vector<uint64_t> servers = home->client().incarnations();
+    throw_if_error(backend->client().begin_writer(writer));
+    const std::vector<uint64_t> servers = backend->client().incarnations();
     auto context = std::make_shared<internal::LinkContext>();
-    context->introduction.set_coordinator(origin);
+    context->introduction.set_coordinator(writer);
     context->introduction.set_container(strategy.options().container);
     *context->introduction.mutable_servers() = {servers.begin(), servers.end()};
     context->introduction.set_updates_at_once(std::max(options.updates_at_once, 1));
     context->queue = queue;
     context->resources = resources;
-    context->programs = programs->in_use();
+    context->functions = functions->in_use();
     context->life_signs = std::make_shared<internal::LifeSigns>();
     context->servers =
         std::make_shared<internal::PsWatch>(spec, credentials, servers, context->life_signs, queue);
@@ -58,8 +58,8 @@ struct ClusterCoordinator::Impl {
   ~Impl() {
     queue->close(make_status(ErrorCode::kCancelled, "the coordinator has ended"));
     links->end();
-    // Whoever cannot be told has lost its variables, and forgets the origin with them.
-    home->client().end_origin(origin, std::chrono::seconds(2)).IgnoreError();
+    // Whoever cannot be told has lost its variables, and forgets the writer with them.
+    backend->client().end_writer(writer, std::chrono::seconds(2)).IgnoreError();
   }
 
   static void check_workers(const ClusterSpec& spec) {
@@ -102,10 +102,10 @@ struct ClusterCoordinator::Impl {
   }
 
   const ClusterSpec spec;
-  const std::shared_ptr<ParameterServerHome> home;
-  const uint64_t origin;  // of this coordinator's pushes
+  const std::shared_ptr<ParameterServerBackend> backend;
+  const uint64_t writer;  // of this coordinator's pushes
   const std::shared_ptr<ClosureQueue> queue;
-  const std::shared_ptr<ClosurePrograms> programs;
+  const std::shared_ptr<ClosureFunctions> functions;
   const std::shared_ptr<WorkerResources> resources;
   std::shared_ptr<WorkerLinks> links;
 };
@@ -132,7 +132,7 @@ void ClusterCoordinator::check_usable(const ClosureOptions& options, bool own_it
 
 RemoteValue ClusterCoordinator::schedule_step(const ClosureOptions& options,
                                               const internal::FunctionStep& step) {
-  return impl_->schedule(options, impl_->programs->closure_of(step, internal::StandIns()));
+  return impl_->schedule(options, impl_->functions->closure_of(step, internal::StandIns()));
 }
 
 RemoteValue ClusterCoordinator::schedule_step(
@@ -144,13 +144,13 @@ RemoteValue ClusterCoordinator::schedule_step(
                 "another",
                 {"", absl::StrCat("function '", step->function, "'")});
   }
-  const auto closure = impl_->programs->closure_of(*step, *stand_ins);
-  closure->capture_again = [weak = std::weak_ptr(impl_->programs), again = std::move(again), step,
+  const auto closure = impl_->functions->closure_of(*step, *stand_ins);
+  closure->capture_again = [weak = std::weak_ptr(impl_->functions), again = std::move(again), step,
                             stand_ins, raw = closure.get()](const internal::DrawnShapes& drawn) {
-    const auto programs = weak.lock();
-    if (programs == nullptr) throw Error(ErrorCode::kCancelled, "the coordinator has ended");
+    const auto functions = weak.lock();
+    if (functions == nullptr) throw Error(ErrorCode::kCancelled, "the coordinator has ended");
     internal::StandIns others(drawn, *stand_ins, *step);
-    programs->set_variant(*raw, *again(others), others);
+    functions->set_variant(*raw, *again(others), others);
   };
   return impl_->schedule(options, closure);
 }
@@ -158,7 +158,7 @@ RemoteValue ClusterCoordinator::schedule_step(
 RemoteValue ClusterCoordinator::schedule_native(const ClosureOptions& options,
                                                 const std::string& name,
                                                 std::vector<at::Tensor> tensors) {
-  return impl_->schedule(options, impl_->programs->native_closure_of(name, std::move(tensors)));
+  return impl_->schedule(options, impl_->functions->native_closure_of(name, std::move(tensors)));
 }
 
 PerWorkerDataset ClusterCoordinator::create_per_worker_dataset(const Dataset& dataset) {

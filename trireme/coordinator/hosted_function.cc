@@ -26,7 +26,7 @@ absl::StatusOr<size_t> count_drawn_inputs(const std::vector<ClosureDraw>& draws,
 
 }  // namespace
 
-absl::Status HostedFunction::check(const ClosureCall& call) const {
+absl::Status HostedFunction::check(const ReceivedClosure& call) const {
   const size_t tensors = inputs - drawn_inputs + own;
   if (call.tensors.size() != tensors) {
     return make_status(ErrorCode::kInvalidArgument,
@@ -52,7 +52,7 @@ absl::StatusOr<HostedFunctionPtr> make_hosted_function(
     on_servers.push_back(layout.has_value());
     if (layout.has_value()) wanted.push_back(*layout);
   }
-  TRIREME_ASSIGN_OR_RETURN(StepProgram steps, make_step_program(*plan, on_servers));
+  TRIREME_ASSIGN_OR_RETURN(PsStep steps, make_ps_step(*plan, on_servers));
   TRIREME_ASSIGN_OR_RETURN(const std::vector<PsVariable> opened, servers.open(wanted));
   auto function = std::make_shared<HostedFunction>();
   auto next = opened.begin();
@@ -66,7 +66,7 @@ absl::StatusOr<HostedFunctionPtr> make_hosted_function(
   function->own = layouts.size() - wanted.size();
   function->takes_turns =
       !steps.rounds.empty() && !(steps.pulled.empty() && steps.row_pulls.empty());
-  function->steps = std::make_shared<const StepProgram>(std::move(steps));
+  function->steps = std::make_shared<const PsStep>(std::move(steps));
   return function;
 }
 

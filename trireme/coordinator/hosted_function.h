@@ -10,14 +10,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "trireme/base/usual_time.h"
-#include "trireme/coordinator/closure_call.h"
 #include "trireme/coordinator/native_function.h"
+#include "trireme/coordinator/received_closure.h"
 #include "trireme/data/element.h"
 #include "trireme/graph/plan.h"
 #include "trireme/ps/layout.h"
 #include "trireme/ps/ps_client.h"
+#include "trireme/ps/ps_step.h"
 #include "trireme/ps/ps_variable.h"
-#include "trireme/ps/step_program.h"
 
 namespace trireme::internal {
 
@@ -28,11 +28,11 @@ struct ClosureDraw {
 };
 
 // A function that a coordinator has registered with a worker, ready to run: on the coordinator's
-// side it is a ClosureProgram. Does not change once it is made, but for the time that it takes;
+// side it is a ClosureFunction. Does not change once it is made, but for the time that it takes;
 // shared by the runs that use it.
 struct HostedFunction {
   std::string name;
-  std::shared_ptr<const StepProgram> steps;
+  std::shared_ptr<const PsStep> steps;
   const NativeBody* native = nullptr;  // in place of all else
   std::vector<std::optional<PsVariable>> variables;
   std::vector<ClosureDraw> draws;
@@ -45,7 +45,7 @@ struct HostedFunction {
   mutable UsualTime usual_time{std::chrono::milliseconds(1)};
 
   // Returns an error unless the call brings the tensors and names the resources that it takes.
-  absl::Status check(const ClosureCall& call) const;
+  absl::Status check(const ReceivedClosure& call) const;
 };
 
 using HostedFunctionPtr = std::shared_ptr<const HostedFunction>;

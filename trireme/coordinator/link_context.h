@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "trireme/coordinator/closure_programs.h"
+#include "trireme/coordinator/closure_functions.h"
 #include "trireme/coordinator/closure_queue.h"
 #include "trireme/coordinator/closures.pb.h"
 #include "trireme/coordinator/ps_watch.h"
@@ -20,7 +20,7 @@ struct LinkContext {
   std::shared_ptr<LifeSigns> life_signs;
   std::shared_ptr<WorkerResources> resources;
   std::shared_ptr<StragglerWatch> stragglers;
-  std::shared_ptr<ProgramsInUse> programs;
+  std::shared_ptr<FunctionsInUse> functions;
 };
 
 }  // namespace trireme::internal

@@ -10,8 +10,8 @@
 
 namespace trireme::internal {
 
-// Compares how long workers take for closures of the same programs, and names in the log those that
-// are much slower than the others. They stay workers: a slow one still helps. Thread-safe.
+// Compares how long workers take for closures of the same functions, and names in the log those
+// that are much slower than the others. They stay workers: a slow one still helps. Thread-safe.
 class StragglerWatch {
  public:
   // Of one closure: how long it keeps a worker busy, and how long it is away.
@@ -19,12 +19,12 @@ class StragglerWatch {
     Duration busy = {};
     Duration away = {};
   };
-  // A worker has run closures of a program, which took it so long.
-  void note(int worker, uint32_t program, const std::string& function, const Times& each);
+  // A worker has run closures of a function, which took it so long.
+  void note(int worker, uint32_t function, const std::string& name, const Times& each);
   // What they take other workers; zero if none has run such.
-  Times elsewhere(int worker, uint32_t program) const;
+  Times elsewhere(int worker, uint32_t function) const;
   // A worker has had closures for so long, which at others would be away for so long.
-  void note_waiting(int worker, const std::string& function, Duration waited, Duration elsewhere);
+  void note_waiting(int worker, const std::string& name, Duration waited, Duration elsewhere);
   // It is gone, or another.
   void forget(int worker);
 
@@ -37,12 +37,12 @@ class StragglerWatch {
     bool slow = false;
   };
 
-  Times elsewhere_locked(int worker, uint32_t program) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void name(int worker, const std::string& function, Duration here, Duration elsewhere)
+  Times elsewhere_locked(int worker, uint32_t function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void report(int worker, const std::string& name, Duration here, Duration elsewhere)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
-  std::map<uint32_t, std::map<int, Times>> usual_ ABSL_GUARDED_BY(mutex_);  // by program, worker
+  std::map<uint32_t, std::map<int, Times>> usual_ ABSL_GUARDED_BY(mutex_);  // by function, worker
   std::map<int, Worker> workers_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -145,7 +145,7 @@ void WorkerConnection::note_progress() {
 // --- health checks ---
 
 void WorkerConnection::watch() {
-  if (!watched_.exchange(true)) check_health_later();
+  if (!watched_.load(std::memory_order_relaxed) && !watched_.exchange(true)) check_health_later();
 }
 
 void WorkerConnection::check_health_later() {

@@ -5,10 +5,10 @@ namespace trireme::internal {
 WorkerInventory::Item WorkerInventory::first_missing(
     const std::vector<ClosurePtr>& closures) const {
   for (const ClosurePtr& closure : closures) {
-    if (!programs_.contains(closure->current->id)) return {.program = closure->current};
+    if (!functions_.contains(closure->current->id)) return {.function = closure->current};
     if (closure->resources.empty()) continue;
     for (const auto& variant : closure->current->variants.get()) {
-      if (!programs_.contains(variant->id)) return {.program = variant};
+      if (!functions_.contains(variant->id)) return {.function = variant};
     }
     for (const auto& resource : closure->resources) {
       if (!resources_.contains(resource->id())) return {.resource = resource};
@@ -18,13 +18,13 @@ WorkerInventory::Item WorkerInventory::first_missing(
 }
 
 void WorkerInventory::add(const Item& item) {
-  if (item.program != nullptr) programs_.insert(item.program->id);
+  if (item.function != nullptr) functions_.insert(item.function->id);
   if (item.resource != nullptr) resources_.insert(item.resource->id());
 }
 
-std::vector<uint32_t> WorkerInventory::drop_unused_programs(const ProgramsInUse& in_use) {
-  std::vector<uint32_t> gone = in_use.gone(programs_);
-  for (uint32_t program : gone) programs_.erase(program);
+std::vector<uint32_t> WorkerInventory::drop_unused_functions(const FunctionsInUse& in_use) {
+  std::vector<uint32_t> gone = in_use.gone(functions_);
+  for (uint32_t function : gone) functions_.erase(function);
   return gone;
 }
 
@@ -35,7 +35,7 @@ std::vector<uint64_t> WorkerInventory::drop_unused_resources(const WorkerResourc
 }
 
 void WorkerInventory::clear() {
-  programs_.clear();
+  functions_.clear();
   resources_.clear();
 }
 

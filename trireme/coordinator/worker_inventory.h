@@ -6,33 +6,33 @@
 #include <vector>
 
 #include "trireme/coordinator/closure.h"
-#include "trireme/coordinator/closure_programs.h"
+#include "trireme/coordinator/closure_functions.h"
 #include "trireme/coordinator/worker_resource.h"
 
 namespace trireme::internal {
 
-// Keeps track of the programs and resources that a worker has of a coordinator. Not thread-safe:
+// Keeps track of the functions and resources that a worker has of a coordinator. Not thread-safe:
 // guarded by the dispatcher's lock.
 class WorkerInventory {
  public:
-  // A program or a resource; neither if both are null.
+  // A function or a resource; neither if both are null.
   struct Item {
-    std::shared_ptr<const ClosureProgram> program = nullptr;
+    std::shared_ptr<const ClosureFunction> function = nullptr;
     std::shared_ptr<WorkerResource> resource = nullptr;
 
-    bool empty() const { return program == nullptr && resource == nullptr; }
+    bool empty() const { return function == nullptr && resource == nullptr; }
   };
 
   // Returns the first item that the worker lacks to run the closures, an empty one if it has all.
   Item first_missing(const std::vector<ClosurePtr>& closures) const;
   void add(const Item& item);
   // Removes the items that nothing uses any more and returns their ids.
-  std::vector<uint32_t> drop_unused_programs(const ProgramsInUse& in_use);
+  std::vector<uint32_t> drop_unused_functions(const FunctionsInUse& in_use);
   std::vector<uint64_t> drop_unused_resources(const WorkerResources& resources);
   void clear();
 
  private:
-  std::set<uint32_t> programs_;
+  std::set<uint32_t> functions_;
   std::set<uint64_t> resources_;
 };
 

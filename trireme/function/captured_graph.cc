@@ -27,20 +27,20 @@ std::string remote_part(const proto::GraphDef& def) {
   return "";
 }
 
-std::shared_ptr<VariableHome> home_of(
+std::shared_ptr<VariableBackend> backend_of(
     const std::string& function, const std::vector<std::shared_ptr<VariableRecord>>& variables) {
-  std::shared_ptr<VariableHome> home;
+  std::shared_ptr<VariableBackend> backend;
   for (const auto& variable : variables) {
-    if (variable->home == nullptr) continue;
-    if (home != nullptr && home != variable->home) {
+    if (variable->backend == nullptr) continue;
+    if (backend != nullptr && backend != variable->backend) {
       throw Error(ErrorCode::kInvalidArgument,
                   absl::StrCat("it uses variables of two clusters of parameter servers, '",
                                variable->name, "' among them; one function can use one"),
                   {"", absl::StrCat("function '", function, "'")});
     }
-    home = variable->home;
+    backend = variable->backend;
   }
-  return home;
+  return backend;
 }
 
 }  // namespace
@@ -66,7 +66,7 @@ std::shared_ptr<const CapturedGraph> make_captured_graph(const std::string& func
   graph->externals = std::move(checked.captured.externals);
   graph->shape = std::move(shape);
   graph->remote = remote_part(graph->plan->graph->def);
-  graph->home = home_of(function, graph->variables);
+  graph->backend = backend_of(function, graph->variables);
   for (const auto& variable : graph->variables) {
     graph->storages.push_back(variable->tensor.storage().unsafeGetStorageImpl());
   }

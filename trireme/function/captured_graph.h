@@ -8,7 +8,7 @@
 
 #include "trireme/capture/captured.h"
 #include "trireme/capture/self_check.h"
-#include "trireme/capture/variable_home.h"
+#include "trireme/capture/variable_backend.h"
 #include "trireme/exec/branch_tuner.h"
 #include "trireme/function/function_call.h"
 #include "trireme/function/training_modes.h"
@@ -24,9 +24,9 @@ struct CapturedGraph {
   std::vector<const c10::StorageImpl*> storages;  // of the variables
   std::vector<ExternalTensor> externals;
   FunctionCall::Shape shape;
-  std::string remote;                  // a part that the program itself cannot run, for people
-  std::shared_ptr<VariableHome> home;  // of those variables that are not in the program
-  mutable BranchTuner tuner;           // thread-safe
+  std::string remote;  // a part that the program itself cannot run, for people
+  std::shared_ptr<VariableBackend> backend;  // of those variables that are not in the program
+  mutable BranchTuner tuner;                 // thread-safe
 
   // Returns true if the program's state outside of the signature is what it was. A variable with
   // other memory was given another dtype or device; a constant's source may have new contents.
@@ -34,7 +34,7 @@ struct CapturedGraph {
 };
 
 // Puts together what a capture of `function` gave. `modes` are those from before the capture.
-// Throws Error if the graph uses variables of two homes.
+// Throws Error if the graph uses variables of two backends.
 std::shared_ptr<const CapturedGraph> make_captured_graph(const std::string& function,
                                                          CheckedCapture checked,
                                                          TrainingModes modes,

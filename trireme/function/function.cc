@@ -10,7 +10,7 @@
 #include "trireme/base/status.h"
 #include "trireme/capture/device_scope.h"
 #include "trireme/capture/self_check.h"
-#include "trireme/capture/variable_home.h"
+#include "trireme/capture/variable_backend.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/exec/mkl_warm_up.h"
 #include "trireme/exec/random.h"
@@ -177,11 +177,11 @@ FunctionCore::Result FunctionCore::run(const FunctionCall& call, const StepOptio
   Impl::Prepared prepared = impl_->prepare(call);
   const CapturedGraph& graph = *prepared.graph;
   impl_->check_runs_here(prepared);
-  if (graph.home != nullptr) {
+  if (graph.backend != nullptr) {
     const auto step = impl_->step_of(prepared);
     step->step = impl_->step++;
     prepared.call.keep();
-    return {graph.home->run(*step, options), graph.shape};
+    return {graph.backend->run(*step, options), graph.shape};
   }
   prepared.call.keep();
   return {impl_->replay_here(graph, prepared.inputs, options), graph.shape};

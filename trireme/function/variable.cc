@@ -7,7 +7,7 @@
 #include "trireme/capture/capture.h"
 #include "trireme/capture/device_scope.h"
 #include "trireme/capture/eager_mode.h"
-#include "trireme/capture/variable_home.h"
+#include "trireme/capture/variable_backend.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/function/replicas.h"
 
@@ -34,11 +34,11 @@ void check_reachable(const internal::VariableRecord& record) {
               {"", absl::StrCat("variable '", record.name, "'")});
 }
 
-using Change = internal::VariableHome::Change;
+using Change = internal::VariableBackend::Change;
 
 // A capture works on what the program holds; what it reads and changes is redirected later.
 bool lives_elsewhere(const internal::VariableRecord& record) {
-  return record.home != nullptr && !internal::is_capturing();
+  return record.backend != nullptr && !internal::is_capturing();
 }
 
 using Assign = void (Variable::*)(const at::Tensor&) const;
@@ -104,13 +104,13 @@ std::string Variable::device() const {
 }
 
 std::vector<std::string> Variable::shards() const {
-  if (record_->home != nullptr) return record_->home->devices(*record_);
+  if (record_->backend != nullptr) return record_->backend->devices(*record_);
   return {record_->device};
 }
 
 at::Tensor Variable::read() const {
   check_reachable(*record_);
-  if (lives_elsewhere(*record_)) return record_->home->read(*record_);
+  if (lives_elsewhere(*record_)) return record_->backend->read(*record_);
   return record_->tensor;
 }
 
@@ -118,7 +118,7 @@ void Variable::assign(const at::Tensor& value) const {
   check_reachable(*record_);
   check_shape(*record_, value);
   if (internal::in_replica()) return assign_later(*this, "assign", value, &Variable::assign);
-  if (lives_elsewhere(*record_)) return record_->home->change(*record_, Change::kAssign, value);
+  if (lives_elsewhere(*record_)) return record_->backend->change(*record_, Change::kAssign, value);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).copy_(value);
 }
@@ -128,7 +128,7 @@ void Variable::assign_add(const at::Tensor& delta) const {
   check_shape(*record_, delta);
   if (internal::in_replica())
     return assign_later(*this, "assign_add", delta, &Variable::assign_add);
-  if (lives_elsewhere(*record_)) return record_->home->change(*record_, Change::kAdd, delta);
+  if (lives_elsewhere(*record_)) return record_->backend->change(*record_, Change::kAdd, delta);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).add_(delta);
 }
@@ -138,7 +138,7 @@ void Variable::assign_sub(const at::Tensor& delta) const {
   check_shape(*record_, delta);
   if (internal::in_replica())
     return assign_later(*this, "assign_sub", delta, &Variable::assign_sub);
-  if (lives_elsewhere(*record_)) return record_->home->change(*record_, Change::kAdd, -delta);
+  if (lives_elsewhere(*record_)) return record_->backend->change(*record_, Change::kAdd, -delta);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).sub_(delta);
 }

@@ -110,7 +110,7 @@ at::Tensor as_strided_here(const at::Tensor& self, at::IntArrayRef sizes, at::In
   return at::as_strided(self, sizes, strides, from_base);
 }
 
-// What it stands for is done where the variable lives (ps/step_program.h).
+// What it stands for is done where the variable lives (ps/ps_step.h).
 void push_gradient_here(const at::Tensor&, const at::Tensor&, const at::Tensor&) {}
 
 }  // namespace

@@ -17,7 +17,7 @@
 #include "trireme/base/error.h"
 #include "trireme/capture/capture.h"
 #include "trireme/capture/device_scope.h"
-#include "trireme/capture/variable_home.h"
+#include "trireme/capture/variable_backend.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/function/replicas.h"
 #include "trireme/optim/update_rule.h"
@@ -32,7 +32,7 @@ struct Optimizer::Bound {
   Variable step, lr;
   // Where the variables live, if not in the program: then the updates are made there, with state
   // beside the variables, and slots and step are not used.
-  std::shared_ptr<internal::VariableHome> home;
+  std::shared_ptr<internal::VariableBackend> backend;
 
   // One for each of the variables, undefined ones included.
   void push(const std::vector<Tensor>& gradients) const;
@@ -72,7 +72,7 @@ void Optimizer::Bound::push(const std::vector<Tensor>& gradients) const {
       changed.push_back(variables[i]);
       defined.push_back(gradients[i]);
     }
-    return home->push_gradients(records_of(changed), defined, lr.read().item<double>());
+    return backend->push_gradients(records_of(changed), defined, lr.read().item<double>());
   }
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined()) continue;
@@ -99,16 +99,16 @@ Optimizer::Optimizer(std::shared_ptr<const internal::UpdateRule> rule,
     }
   }
   for (const Variable& variable : bound.variables) {
-    const auto& home = variable.record()->home;
-    if (home != bound.variables[0].record()->home) {
+    const auto& backend = variable.record()->backend;
+    if (backend != bound.variables[0].record()->backend) {
       throw Error(ErrorCode::kInvalidArgument,
                   absl::StrCat("variables '", bound.variables[0].name(), "' and '", variable.name(),
                                "' do not live in one place; make an optimizer for each place"));
     }
-    bound.home = home;
+    bound.backend = backend;
   }
-  if (bound.home != nullptr) {
-    bound.home->set_optimizer(records_of(bound.variables), name, rule_->options());
+  if (bound.backend != nullptr) {
+    bound.backend->set_optimizer(records_of(bound.variables), name, rule_->options());
     bound_ = std::make_shared<const Bound>(std::move(bound));
     return;
   }
@@ -164,7 +164,7 @@ void Optimizer::apply_gradients(const std::vector<Tensor>& gradients) const {
     }
     return apply_later("apply_gradients", std::move(copies), {});
   }
-  if (bound.home != nullptr) return bound.push(gradients);
+  if (bound.backend != nullptr) return bound.push(gradients);
   const Tensor step = bound.step.read(), lr = bound.lr.read();
   Tensor(step).add_(1);
   // A fused kernel takes parameters of one device and one dtype.

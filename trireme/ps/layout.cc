@@ -20,7 +20,7 @@ int64_t VariableLayout::shard_bytes(const Shard& shard) const {
   return bytes;
 }
 
-Placer::Placer(int servers, Placement placement, Partitioner partitioner)
+ShardPlacer::ShardPlacer(int servers, Placement placement, Partitioner partitioner)
     : placement_(placement), partitioner_(std::move(partitioner)), bytes_(servers, 0) {
   if (servers < 1) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -28,7 +28,7 @@ Placer::Placer(int servers, Placement placement, Partitioner partitioner)
   }
 }
 
-VariableLayout Placer::cut(const VariableSpec& variable) const {
+VariableLayout ShardPlacer::cut(const VariableSpec& variable) const {
   const int64_t rows = variable.sizes.empty() ? 1 : variable.sizes[0];
   const int64_t asked = partitioner_ ? partitioner_(variable.sizes, variable.dtype) : 1;
   if (asked < 1) {
@@ -46,7 +46,7 @@ VariableLayout Placer::cut(const VariableSpec& variable) const {
   return layout;
 }
 
-std::vector<VariableLayout> Placer::place(const std::vector<VariableSpec>& variables) {
+std::vector<VariableLayout> ShardPlacer::place(const std::vector<VariableSpec>& variables) {
   std::vector<VariableLayout> layouts;
   std::vector<std::pair<VariableLayout*, VariableLayout::Shard*>> shards;
   for (const VariableSpec& variable : variables) layouts.push_back(cut(variable));

@@ -39,9 +39,9 @@ struct VariableLayout {
 
 // Cuts variables by the partitioner (none: whole) and places their shards on servers.
 // Deterministic: programs that place the same variables in the same order agree. Not thread-safe.
-class Placer {
+class ShardPlacer {
  public:
-  Placer(int servers, Placement placement, Partitioner partitioner = nullptr);
+  ShardPlacer(int servers, Placement placement, Partitioner partitioner = nullptr);
 
   std::vector<VariableLayout> place(const std::vector<VariableSpec>& variables);
   const std::vector<int64_t>& bytes() const { return bytes_; }  // of each server

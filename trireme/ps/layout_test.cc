@@ -61,9 +61,10 @@ TEST(Partitioner, MaxSize) {
   EXPECT_EQ(MaxSizePartitioner(1 << 20, 4)({1 << 22}, c10::kFloat), 4);
 }
 
-TEST(Placer, NamesShardsAndGoesRound) {
-  Placer placer(2, Placement::kRoundRobin,
-                [](c10::IntArrayRef sizes, c10::ScalarType) { return sizes.size() == 2 ? 3 : 1; });
+TEST(ShardPlacer, NamesShardsAndGoesRound) {
+  ShardPlacer placer(2, Placement::kRoundRobin, [](c10::IntArrayRef sizes, c10::ScalarType) {
+    return sizes.size() == 2 ? 3 : 1;
+  });
   const auto layouts = placer.place({{"v", {4}}, {"w", {5, 2}}, {"s", {}}});
   ASSERT_EQ(layouts.size(), 3u);
   EXPECT_EQ(layouts[0].shards[0].name, "v");
@@ -77,11 +78,11 @@ TEST(Placer, NamesShardsAndGoesRound) {
   EXPECT_EQ(placer.place({{"later", {1}}})[0].shards[0].server, 1);
 }
 
-TEST(Placer, RefusesWhatCannotBe) {
-  EXPECT_THROW(Placer(0, Placement::kBalanced), Error);
-  Placer placer(2, Placement::kBalanced, [](auto, auto) { return 0; });
+TEST(ShardPlacer, RefusesWhatCannotBe) {
+  EXPECT_THROW(ShardPlacer(0, Placement::kBalanced), Error);
+  ShardPlacer placer(2, Placement::kBalanced, [](auto, auto) { return 0; });
   EXPECT_THROW(placer.place({{"v", {4}}}), Error);
-  Placer many(2, Placement::kBalanced, [](auto, auto) { return 100; });
+  ShardPlacer many(2, Placement::kBalanced, [](auto, auto) { return 100; });
   EXPECT_EQ(many.place({{"v", {4}}})[0].shards.size(), 4u);
   EXPECT_EQ(many.place({{"s", {}}})[0].shards.size(), 1u);
 }
@@ -155,11 +156,11 @@ struct Model {
   int64_t parameters;
 };
 
-TEST(Placer, RealModelsAreBalanced) {
+TEST(ShardPlacer, RealModelsAreBalanced) {
   for (const Model& model :
        {Model{"ResNet-50", resnet50(), 25557032}, Model{"BERT-base", bert_base(), 109482240}}) {
     for (int servers : {2, 4, 7}) {
-      Placer placer(servers, Placement::kBalanced, MaxSizePartitioner(16 << 20));
+      ShardPlacer placer(servers, Placement::kBalanced, MaxSizePartitioner(16 << 20));
       int64_t largest = 0;
       for (const VariableLayout& layout : placer.place(model.specs)) {
         int64_t rows = 0;

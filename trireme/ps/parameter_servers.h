@@ -9,8 +9,8 @@
 
 namespace trireme {
 namespace internal {
-class HomeScope;
-class ParameterServerHome;
+class BackendScope;
+class ParameterServerBackend;
 }  // namespace internal
 
 struct ParameterServersOptions {
@@ -44,19 +44,19 @@ class ParameterServers {
   // Variables that this thread makes while it lives are on the servers.
   class Scope {
    public:
-    explicit Scope(std::unique_ptr<internal::HomeScope> scope);
+    explicit Scope(std::unique_ptr<internal::BackendScope> scope);
     ~Scope();
     Scope(Scope&&) noexcept;
 
    private:
-    std::unique_ptr<internal::HomeScope> scope_;
+    std::unique_ptr<internal::BackendScope> scope_;
   };
   [[nodiscard]] Scope scope() const;
 
-  const std::shared_ptr<internal::ParameterServerHome>& home() const { return home_; }
+  const std::shared_ptr<internal::ParameterServerBackend>& backend() const { return backend_; }
 
  private:
-  std::shared_ptr<internal::ParameterServerHome> home_;
+  std::shared_ptr<internal::ParameterServerBackend> backend_;
 };
 
 }  // namespace trireme

@@ -238,19 +238,19 @@ absl::Status PsClient::drop_container() {
   return broadcast(kDropContainer, request, call_options(0, false));
 }
 
-absl::Status PsClient::begin_origin(uint64_t origin) {
-  BeginOriginRequest request;
-  request.set_origin(origin);
-  return broadcast(kBeginOrigin, request, call_options(0, false));
+absl::Status PsClient::begin_writer(uint64_t writer) {
+  BeginWriterRequest request;
+  request.set_writer(writer);
+  return broadcast(kBeginWriter, request, call_options(0, false));
 }
 
-absl::Status PsClient::end_origin(uint64_t origin, Duration timeout) {
-  EndOriginRequest request;
-  request.set_origin(origin);
+absl::Status PsClient::end_writer(uint64_t writer, Duration timeout) {
+  EndWriterRequest request;
+  request.set_writer(writer);
   CallOptions options = call_options(0, false);
   options.deadline = after(timeout);
   options.retry.reset();  // a server that is gone must not keep the caller
-  return broadcast(kEndOrigin, request, options);
+  return broadcast(kEndWriter, request, options);
 }
 
 void PsClient::pull(std::vector<PsPull> pulls, Done<std::vector<at::Tensor>> done) {

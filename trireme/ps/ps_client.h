@@ -80,9 +80,9 @@ class PsClient {
   // Without an identity: this call is done once, but another one is another change.
   absl::Status write(const std::vector<PsPush>& writes);
 
-  // Pushes of an origin are taken between these two.
-  absl::Status begin_origin(uint64_t origin);
-  absl::Status end_origin(uint64_t origin, Duration timeout = std::chrono::seconds(10));
+  // Pushes of a writer are taken between these two.
+  absl::Status begin_writer(uint64_t writer);
+  absl::Status end_writer(uint64_t writer, Duration timeout = std::chrono::seconds(10));
 
  private:
   using Requests = std::vector<internal::ServerRequest>;

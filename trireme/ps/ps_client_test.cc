@@ -26,7 +26,7 @@ constexpr uint64_t kOrigin = 77;
 
 PsVariable make(PsClient& client, const std::string& name, const at::Tensor& initial,
                 int64_t shards = 1) {
-  Placer placer(client.servers(), Placement::kRoundRobin, FixedPartitioner(shards));
+  ShardPlacer placer(client.servers(), Placement::kRoundRobin, FixedPartitioner(shards));
   const auto layouts = placer.place({{name, initial.sizes().vec(), initial.scalar_type()}});
   return value_or_throw(client.create({{.layout = layouts[0], .initial = initial}}))[0];
 }
@@ -58,7 +58,7 @@ TEST(PsClient, PullsAndPushesWholeVariables) {
   EXPECT_TRUE(got[4].equal(at::ones({300, 1000})));
   EXPECT_LE(servers.calls("Pull"), 3u) << "one call per server";
 
-  throw_if_error(client->begin_origin(kOrigin));
+  throw_if_error(client->begin_writer(kOrigin));
   throw_if_error(client->push(
       {{.variable = sharded, .values = at::ones({13, 4})},
        {.variable = plain, .values = at::ones({3}, at::kLong)},
@@ -138,8 +138,8 @@ TEST(PsClient, AppliesAPushOnce) {
     return client.push({{.variable = variable, .values = one}},
                        {.id = {kOrigin, sequence, round}, .watermark = watermark});
   };
-  EXPECT_EQ(error_code(push(*first, w, 1, 0)), ErrorCode::kAborted) << "the origin has not begun";
-  throw_if_error(first->begin_origin(kOrigin));
+  EXPECT_EQ(error_code(push(*first, w, 1, 0)), ErrorCode::kAborted) << "the writer has not begun";
+  throw_if_error(first->begin_writer(kOrigin));
   EXPECT_TRUE(push(*first, w, 1, 0).ok());
   EXPECT_TRUE(push(*first, w, 1, 0).ok());
   EXPECT_TRUE(push(*second, same, 1, 0).ok()) << "another worker ran the closure again";
@@ -148,8 +148,8 @@ TEST(PsClient, AppliesAPushOnce) {
   EXPECT_TRUE(push(*second, same, 2, 0, /*watermark=*/2).ok());
   EXPECT_TRUE(pull(*first, w).equal(one.mul(3)));
   EXPECT_EQ(error_code(push(*first, w, 1, 2)), ErrorCode::kAborted) << "below the watermark";
-  throw_if_error(first->end_origin(kOrigin));
-  throw_if_error(first->end_origin(kOrigin));
+  throw_if_error(first->end_writer(kOrigin));
+  throw_if_error(first->end_writer(kOrigin));
   EXPECT_EQ(error_code(push(*second, same, 3, 0)), ErrorCode::kAborted);
   EXPECT_TRUE(pull(*first, w).equal(one.mul(3)));
 }
@@ -158,7 +158,7 @@ TEST(PsClient, AppliesAPushOnceThroughLossAndRepetition) {
   TestServers servers(2);
   const auto chief = servers.client();
   const PsVariable w = make(*chief, "w", at::zeros({8}, at::kLong), 2);
-  throw_if_error(chief->begin_origin(kOrigin));
+  throw_if_error(chief->begin_writer(kOrigin));
   constexpr int kWorkers = 4, kPushes = 40;
   std::vector<std::thread> workers;
   for (int worker = 0; worker < kWorkers; ++worker) {
@@ -197,7 +197,7 @@ TEST(PsClient, PushesAreHeldBackWhileAServerCannotKeepUp) {
   TestServers servers(1, {.push_bytes = 16 << 20});
   const auto client = servers.client();
   const PsVariable w = make(*client, "w", at::zeros({kFloats}));
-  throw_if_error(client->begin_origin(kOrigin));
+  throw_if_error(client->begin_writer(kOrigin));
   const auto hosted = value_or_throw(servers.context(0).variables->find("default", "w"));
   const at::Tensor delta = at::ones({kFloats});
   std::vector<std::shared_ptr<std::promise<absl::Status>>> pushed;
@@ -235,7 +235,7 @@ TEST(PsClient, LargeUpdatesOfAllKindsComeWhole) {
   for (int i = 0; i < 100; ++i) {
     small.push_back(make(*client, "small_" + std::to_string(i), at::full({16000}, double(i))));
   }
-  throw_if_error(client->begin_origin(kOrigin));
+  throw_if_error(client->begin_writer(kOrigin));
   std::vector<PsPush> pushes = {{.variable = large, .values = values},
                                 {.variable = half, .values = halves}};
   for (const PsVariable& variable : small) {

@@ -52,7 +52,7 @@ struct PsPush {
 
 struct PushOptions {
   PushId id;
-  // All sequences of the origin below are decided: servers may forget them.
+  // All sequences of the writer below are decided: servers may forget them.
   uint64_t watermark = 0;
   std::optional<double> lr = std::nullopt;  // for gradients; none: the optimizer's own
 };

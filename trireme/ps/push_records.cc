@@ -12,77 +12,76 @@ namespace trireme {
 absl::Status already_decided(const PushId& id) {
   return make_status(
       ErrorCode::kAborted,
-      absl::StrCat("push ", id.sequence, ".", id.round, " of ", format_incarnation(id.origin),
-                   " is already decided: its origin has ended, or has gone on without it"));
+      absl::StrCat("push ", id.sequence, ".", id.round, " of ", format_incarnation(id.writer),
+                   " is already decided: its writer has ended, or has gone on without it"));
 }
 
-void PushOrigin::raise_watermark(uint64_t watermark) {
+void Writer::raise_watermark(uint64_t watermark) {
   uint64_t known = watermark_.load(std::memory_order_relaxed);
   while (known < watermark &&
          !watermark_.compare_exchange_weak(known, watermark, std::memory_order_acq_rel)) {
   }
 }
 
-absl::Status PushOrigins::begin(uint64_t origin) {
-  if (origin == 0) {
-    return make_status(ErrorCode::kInvalidArgument, "an origin of pushes cannot be 0");
+absl::Status Writers::begin(uint64_t writer) {
+  if (writer == 0) {
+    return make_status(ErrorCode::kInvalidArgument, "a writer cannot be 0");
   }
   MutexLock lock(mutex_);
-  if (origins_.contains(origin)) return absl::OkStatus();
-  if (origins_.size() >= kMostOrigins) {
+  if (writers_.contains(writer)) return absl::OkStatus();
+  if (writers_.size() >= kMostWriters) {
     return make_status(ErrorCode::kResourceExhausted,
-                       absl::StrCat("the server knows ", origins_.size(),
-                                    " origins of pushes, its limit; end those that are done"));
+                       absl::StrCat("the server knows ", writers_.size(),
+                                    " writers, its limit; end those that are done"));
   }
-  origins_.emplace(origin, std::make_shared<PushOrigin>());
+  writers_.emplace(writer, std::make_shared<Writer>());
   return absl::OkStatus();
 }
 
-std::shared_ptr<PushOrigin> PushOrigins::end(uint64_t origin) {
+std::shared_ptr<Writer> Writers::end(uint64_t writer) {
   MutexLock lock(mutex_);
-  const auto found = origins_.find(origin);
-  if (found == origins_.end()) return nullptr;
-  std::shared_ptr<PushOrigin> ended = std::move(found->second);
-  origins_.erase(found);
+  const auto found = writers_.find(writer);
+  if (found == writers_.end()) return nullptr;
+  std::shared_ptr<Writer> ended = std::move(found->second);
+  writers_.erase(found);
   ended->end();
   return ended;
 }
 
-absl::StatusOr<std::shared_ptr<PushOrigin>> PushOrigins::admit(const PushId& id,
-                                                               uint64_t watermark) {
-  std::shared_ptr<PushOrigin> origin;
+absl::StatusOr<std::shared_ptr<Writer>> Writers::admit(const PushId& id, uint64_t watermark) {
+  std::shared_ptr<Writer> writer;
   {
     MutexLock lock(mutex_);
-    const auto found = origins_.find(id.origin);
-    if (found != origins_.end()) origin = found->second;
+    const auto found = writers_.find(id.writer);
+    if (found != writers_.end()) writer = found->second;
   }
-  if (!origin) return already_decided(id);
-  origin->raise_watermark(watermark);
-  if (id.sequence < origin->watermark()) return already_decided(id);
-  return origin;
+  if (!writer) return already_decided(id);
+  writer->raise_watermark(watermark);
+  if (id.sequence < writer->watermark()) return already_decided(id);
+  return writer;
 }
 
-size_t PushOrigins::size() const {
+size_t Writers::size() const {
   MutexLock lock(mutex_);
-  return origins_.size();
+  return writers_.size();
 }
 
-PushRecords::OriginRecords& PushRecords::records_of(const std::shared_ptr<PushOrigin>& origin) {
+PushRecords::WriterRecords& PushRecords::records_of(const std::shared_ptr<Writer>& writer) {
   const auto found =
-      std::find_if(origins_.begin(), origins_.end(),
-                   [&](const OriginRecords& known) { return known.origin == origin; });
-  if (found != origins_.end()) return *found;
-  std::erase_if(origins_, [](const OriginRecords& known) { return known.origin->ended(); });
-  origins_.push_back({.origin = origin});
-  return origins_.back();
+      std::find_if(writers_.begin(), writers_.end(),
+                   [&](const WriterRecords& known) { return known.writer == writer; });
+  if (found != writers_.end()) return *found;
+  std::erase_if(writers_, [](const WriterRecords& known) { return known.writer->ended(); });
+  writers_.push_back({.writer = writer});
+  return writers_.back();
 }
 
-PushRecords::Verdict PushRecords::ask(const std::shared_ptr<PushOrigin>& origin, const PushId& id) {
+PushRecords::Verdict PushRecords::ask(const std::shared_ptr<Writer>& writer, const PushId& id) {
   // Asked under the shard's lock, which also guards forgetting: a push that was admitted before its
-  // origin ended, or its watermark rose, cannot slip in after its record was forgotten.
-  const uint64_t watermark = origin->watermark();
-  if (origin->ended() || id.sequence < watermark) return Verdict::kDecided;
-  OriginRecords& known = records_of(origin);
+  // writer ended, or its watermark rose, cannot slip in after its record was forgotten.
+  const uint64_t watermark = writer->watermark();
+  if (writer->ended() || id.sequence < watermark) return Verdict::kDecided;
+  WriterRecords& known = records_of(writer);
   known.forget_below(watermark);
   const auto chunk = known.find(id);
   if (known.is_chunk_of(chunk, id)) {
@@ -92,8 +91,8 @@ PushRecords::Verdict PushRecords::ask(const std::shared_ptr<PushOrigin>& origin,
   return chunks() < kMostChunks ? Verdict::kNew : Verdict::kTooMany;
 }
 
-void PushRecords::add(const std::shared_ptr<PushOrigin>& origin, const PushId& id) {
-  OriginRecords& known = records_of(origin);
+void PushRecords::add(const std::shared_ptr<Writer>& writer, const PushId& id) {
+  WriterRecords& known = records_of(writer);
   auto chunk = known.find(id);
   if (!known.is_chunk_of(chunk, id)) {
     chunk = known.chunks.insert(chunk, {id.round, id.sequence / kChunk, {}});
@@ -102,28 +101,28 @@ void PushRecords::add(const std::shared_ptr<PushOrigin>& origin, const PushId& i
 }
 
 void PushRecords::forget() {
-  for (OriginRecords& known : origins_) {
-    if (known.origin->ended()) {
+  for (WriterRecords& known : writers_) {
+    if (known.writer->ended()) {
       known.chunks = {};
     } else {
-      known.forget_below(known.origin->watermark());
+      known.forget_below(known.writer->watermark());
     }
   }
 }
 
 size_t PushRecords::chunks() const {
   size_t count = 0;
-  for (const OriginRecords& known : origins_) count += known.chunks.size();
+  for (const WriterRecords& known : writers_) count += known.chunks.size();
   return count;
 }
 
-void PushRecords::OriginRecords::forget_below(uint64_t watermark) {
+void PushRecords::WriterRecords::forget_below(uint64_t watermark) {
   if (watermark / kChunk <= forgotten_below / kChunk) return;
   forgotten_below = watermark;
   std::erase_if(chunks, [&](const Chunk& chunk) { return chunk.index < watermark / kChunk; });
 }
 
-std::vector<PushRecords::Chunk>::iterator PushRecords::OriginRecords::find(const PushId& id) {
+std::vector<PushRecords::Chunk>::iterator PushRecords::WriterRecords::find(const PushId& id) {
   const std::pair<uint32_t, uint64_t> key(id.round, id.sequence / kChunk);
   return std::lower_bound(chunks.begin(), chunks.end(), key,
                           [](const Chunk& chunk, const auto& value) {
@@ -131,7 +130,7 @@ std::vector<PushRecords::Chunk>::iterator PushRecords::OriginRecords::find(const
                           });
 }
 
-bool PushRecords::OriginRecords::is_chunk_of(std::vector<Chunk>::iterator chunk,
+bool PushRecords::WriterRecords::is_chunk_of(std::vector<Chunk>::iterator chunk,
                                              const PushId& id) const {
   return chunk != chunks.end() && chunk->round == id.round && chunk->index == id.sequence / kChunk;
 }

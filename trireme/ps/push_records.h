@@ -16,7 +16,7 @@ namespace trireme {
 
 // A source of pushes that a server knows: its pushes are taken while it has not ended, and those
 // below its watermark are decided. Both only ever change one way. Thread-safe.
-class PushOrigin {
+class Writer {
  public:
   uint64_t watermark() const { return watermark_.load(std::memory_order_acquire); }
   bool ended() const { return ended_.load(std::memory_order_acquire); }
@@ -28,24 +28,24 @@ class PushOrigin {
   std::atomic<bool> ended_ = false;
 };
 
-// The origins of a server. An origin has to begin before it pushes, so that one that has ended need
+// The writers of a server. A writer has to begin before it pushes, so that one that has ended need
 // not be remembered: it is unknown. Thread-safe.
-class PushOrigins {
+class Writers {
  public:
-  static constexpr size_t kMostOrigins = 1 << 16;
+  static constexpr size_t kMostWriters = 1 << 16;
 
   // Beginning again changes nothing.
-  absl::Status begin(uint64_t origin);
+  absl::Status begin(uint64_t writer);
   // Nothing when it is not known.
-  std::shared_ptr<PushOrigin> end(uint64_t origin);
-  // ABORTED when the push is decided already: it is below the watermark, or its origin has ended.
-  absl::StatusOr<std::shared_ptr<PushOrigin>> admit(const PushId& id, uint64_t watermark);
+  std::shared_ptr<Writer> end(uint64_t writer);
+  // ABORTED when the push is decided already: it is below the watermark, or its writer has ended.
+  absl::StatusOr<std::shared_ptr<Writer>> admit(const PushId& id, uint64_t watermark);
 
   size_t size() const;
 
  private:
   mutable Mutex mutex_;
-  absl::flat_hash_map<uint64_t, std::shared_ptr<PushOrigin>> origins_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, std::shared_ptr<Writer>> writers_ ABSL_GUARDED_BY(mutex_);
 };
 
 [[nodiscard]] absl::Status already_decided(const PushId& id);
@@ -53,20 +53,20 @@ class PushOrigins {
 // Which pushes a shard has taken, kept beside its data and under the same lock, so that data and
 // records never differ. A bit for each, in chunks of neighbouring sequences: the size follows the
 // distance from the watermark to the newest push, not the number of pushes nor their order. What is
-// below the watermark of its origin is forgotten. Not thread-safe.
+// below the watermark of its writer is forgotten. Not thread-safe.
 class PushRecords {
  public:
-  // Beyond it pushes are refused: an origin that never raises its watermark must not fill memory.
+  // Beyond it pushes are refused: a writer that never raises its watermark must not fill memory.
   static constexpr size_t kMostChunks = 1 << 16;
   static constexpr uint64_t kChunk = 512;  // sequences
 
   enum class Verdict { kNew, kRepeated, kDecided, kTooMany };
 
   // Whether to do it. kNew: its change has to be made, and add() called, before the lock is left.
-  Verdict ask(const std::shared_ptr<PushOrigin>& origin, const PushId& id);
-  void add(const std::shared_ptr<PushOrigin>& origin, const PushId& id);
+  Verdict ask(const std::shared_ptr<Writer>& writer, const PushId& id);
+  void add(const std::shared_ptr<Writer>& writer, const PushId& id);
 
-  // Forgets what can be: ended origins, and what is below watermarks.
+  // Forgets what can be: ended writers, and what is below watermarks.
   void forget();
 
   size_t chunks() const;
@@ -78,8 +78,8 @@ class PushRecords {
     uint64_t index;  // of sequences from kChunk * index on
     std::bitset<kChunk> taken;
   };
-  struct OriginRecords {
-    std::shared_ptr<PushOrigin> origin;
+  struct WriterRecords {
+    std::shared_ptr<Writer> writer;
     uint64_t forgotten_below = 0;
     std::vector<Chunk> chunks;  // by round, then by index
 
@@ -89,9 +89,9 @@ class PushRecords {
     bool is_chunk_of(std::vector<Chunk>::iterator chunk, const PushId& id) const;
   };
 
-  OriginRecords& records_of(const std::shared_ptr<PushOrigin>& origin);
+  WriterRecords& records_of(const std::shared_ptr<Writer>& writer);
 
-  std::vector<OriginRecords> origins_;  // few: those that push to this shard now
+  std::vector<WriterRecords> writers_;  // few: those that push to this shard now
 };
 
 }  // namespace trireme

@@ -12,32 +12,32 @@ namespace {
 
 using Verdict = PushRecords::Verdict;
 
-std::shared_ptr<PushOrigin> new_origin() {
-  return std::make_shared<PushOrigin>();
+std::shared_ptr<Writer> new_writer() {
+  return std::make_shared<Writer>();
 }
 
-Verdict take(PushRecords& records, const std::shared_ptr<PushOrigin>& origin, const PushId& id) {
-  const Verdict verdict = records.ask(origin, id);
-  if (verdict == Verdict::kNew) records.add(origin, id);
+Verdict take(PushRecords& records, const std::shared_ptr<Writer>& writer, const PushId& id) {
+  const Verdict verdict = records.ask(writer, id);
+  if (verdict == Verdict::kNew) records.add(writer, id);
   return verdict;
 }
 
 TEST(PushRecords, TakesAPushOnce) {
   PushRecords records;
-  const auto origin = new_origin();
-  EXPECT_EQ(take(records, origin, {1, 5, 0}), Verdict::kNew);
-  EXPECT_EQ(take(records, origin, {1, 5, 0}), Verdict::kRepeated);
-  EXPECT_EQ(take(records, origin, {1, 5, 1}), Verdict::kNew);
-  EXPECT_EQ(take(records, origin, {1, 4, 0}), Verdict::kNew);
-  EXPECT_EQ(take(records, new_origin(), {2, 5, 0}), Verdict::kNew);
+  const auto writer = new_writer();
+  EXPECT_EQ(take(records, writer, {1, 5, 0}), Verdict::kNew);
+  EXPECT_EQ(take(records, writer, {1, 5, 0}), Verdict::kRepeated);
+  EXPECT_EQ(take(records, writer, {1, 5, 1}), Verdict::kNew);
+  EXPECT_EQ(take(records, writer, {1, 4, 0}), Verdict::kNew);
+  EXPECT_EQ(take(records, new_writer(), {2, 5, 0}), Verdict::kNew);
 }
 
 TEST(PushRecords, SizeFollowsTheWindowNotTheOrder) {
   PushRecords records;
-  const auto origin = new_origin();
-  for (uint64_t i = 0; i < 4096; i += 2) take(records, origin, {1, i, 0});
+  const auto writer = new_writer();
+  for (uint64_t i = 0; i < 4096; i += 2) take(records, writer, {1, i, 0});
   EXPECT_EQ(records.chunks(), 4096 / PushRecords::kChunk);
-  for (uint64_t i = 1; i < 4096; i += 2) take(records, origin, {1, i, 0});
+  for (uint64_t i = 1; i < 4096; i += 2) take(records, writer, {1, i, 0});
   EXPECT_EQ(records.chunks(), 4096 / PushRecords::kChunk);
   EXPECT_LT(records.bytes(), 4096);
 }
@@ -45,66 +45,66 @@ TEST(PushRecords, SizeFollowsTheWindowNotTheOrder) {
 TEST(PushRecords, AgreesWithASetInAnyOrder) {
   std::mt19937 random(7);
   PushRecords records;
-  const auto origin = new_origin();
+  const auto writer = new_writer();
   std::set<std::pair<uint64_t, uint32_t>> taken;
   for (int i = 0; i < 20000; ++i) {
-    const PushId id{1, origin->watermark() + random() % 300, static_cast<uint32_t>(random() % 3)};
-    EXPECT_EQ(take(records, origin, id) == Verdict::kNew,
+    const PushId id{1, writer->watermark() + random() % 300, static_cast<uint32_t>(random() % 3)};
+    EXPECT_EQ(take(records, writer, id) == Verdict::kNew,
               taken.insert({id.sequence, id.round}).second);
-    if (i % 100 == 0) origin->raise_watermark(origin->watermark() + random() % 50);
+    if (i % 100 == 0) writer->raise_watermark(writer->watermark() + random() % 50);
   }
 }
 
 TEST(PushRecords, ForgetsBelowTheWatermark) {
   PushRecords records;
-  const auto origin = new_origin();
-  for (uint64_t i = 0; i < 10000; i += 2) take(records, origin, {1, i, 0});
-  origin->raise_watermark(9000);
-  EXPECT_EQ(take(records, origin, {1, 8999, 0}), Verdict::kDecided);
-  EXPECT_EQ(take(records, origin, {1, 8998, 0}), Verdict::kDecided);
-  EXPECT_EQ(take(records, origin, {1, 9000, 0}), Verdict::kRepeated);
-  EXPECT_EQ(take(records, origin, {1, 9001, 0}), Verdict::kNew);
+  const auto writer = new_writer();
+  for (uint64_t i = 0; i < 10000; i += 2) take(records, writer, {1, i, 0});
+  writer->raise_watermark(9000);
+  EXPECT_EQ(take(records, writer, {1, 8999, 0}), Verdict::kDecided);
+  EXPECT_EQ(take(records, writer, {1, 8998, 0}), Verdict::kDecided);
+  EXPECT_EQ(take(records, writer, {1, 9000, 0}), Verdict::kRepeated);
+  EXPECT_EQ(take(records, writer, {1, 9001, 0}), Verdict::kNew);
   EXPECT_LE(records.chunks(), 1000 / PushRecords::kChunk + 2);
-  origin->raise_watermark(10);  // never falls
-  EXPECT_EQ(take(records, origin, {1, 20, 0}), Verdict::kDecided);
+  writer->raise_watermark(10);  // never falls
+  EXPECT_EQ(take(records, writer, {1, 20, 0}), Verdict::kDecided);
 }
 
 TEST(PushRecords, EndedOriginsLeaveNothing) {
   PushRecords records;
-  const auto origin = new_origin();
-  take(records, origin, {1, 1, 0});
-  origin->end();
-  EXPECT_EQ(take(records, origin, {1, 2, 0}), Verdict::kDecided);
+  const auto writer = new_writer();
+  take(records, writer, {1, 1, 0});
+  writer->end();
+  EXPECT_EQ(take(records, writer, {1, 2, 0}), Verdict::kDecided);
   records.forget();
   EXPECT_EQ(records.chunks(), 0u);
 }
 
 TEST(PushRecords, SizeIsBounded) {
   PushRecords records;
-  const auto origin = new_origin();
+  const auto writer = new_writer();
   uint64_t sequence = 0;
-  while (take(records, origin, {1, sequence, 0}) == Verdict::kNew) sequence += PushRecords::kChunk;
+  while (take(records, writer, {1, sequence, 0}) == Verdict::kNew) sequence += PushRecords::kChunk;
   EXPECT_EQ(records.chunks(), PushRecords::kMostChunks);
-  EXPECT_EQ(take(records, origin, {1, sequence, 0}), Verdict::kTooMany);
-  EXPECT_EQ(take(records, origin, {1, 1, 0}), Verdict::kNew) << "there is a bit for it";
-  origin->raise_watermark(sequence);
-  EXPECT_EQ(take(records, origin, {1, sequence, 0}), Verdict::kNew);
+  EXPECT_EQ(take(records, writer, {1, sequence, 0}), Verdict::kTooMany);
+  EXPECT_EQ(take(records, writer, {1, 1, 0}), Verdict::kNew) << "there is a bit for it";
+  writer->raise_watermark(sequence);
+  EXPECT_EQ(take(records, writer, {1, sequence, 0}), Verdict::kNew);
   EXPECT_EQ(records.chunks(), 1u);
 }
 
-TEST(PushOrigins, TakesPushesBetweenBeginAndEnd) {
-  PushOrigins origins;
-  EXPECT_TRUE(absl::IsAborted(origins.admit({7, 1, 0}, 0).status()));
-  EXPECT_TRUE(origins.begin(7).ok());
-  EXPECT_TRUE(origins.begin(7).ok());
-  EXPECT_TRUE(origins.admit({7, 1, 0}, 0).ok());
-  EXPECT_TRUE(origins.admit({7, 9, 0}, 5).ok());
-  EXPECT_TRUE(absl::IsAborted(origins.admit({7, 4, 0}, 0).status()));
-  EXPECT_TRUE(origins.end(7)->ended());
-  EXPECT_EQ(origins.end(7), nullptr);
-  EXPECT_TRUE(absl::IsAborted(origins.admit({7, 10, 0}, 0).status()));
-  EXPECT_EQ(origins.size(), 0u);
-  EXPECT_FALSE(origins.begin(0).ok());
+TEST(Writers, TakesPushesBetweenBeginAndEnd) {
+  Writers writers;
+  EXPECT_TRUE(absl::IsAborted(writers.admit({7, 1, 0}, 0).status()));
+  EXPECT_TRUE(writers.begin(7).ok());
+  EXPECT_TRUE(writers.begin(7).ok());
+  EXPECT_TRUE(writers.admit({7, 1, 0}, 0).ok());
+  EXPECT_TRUE(writers.admit({7, 9, 0}, 5).ok());
+  EXPECT_TRUE(absl::IsAborted(writers.admit({7, 4, 0}, 0).status()));
+  EXPECT_TRUE(writers.end(7)->ended());
+  EXPECT_EQ(writers.end(7), nullptr);
+  EXPECT_TRUE(absl::IsAborted(writers.admit({7, 10, 0}, 0).status()));
+  EXPECT_EQ(writers.size(), 0u);
+  EXPECT_FALSE(writers.begin(0).ok());
 }
 
 }  // namespace

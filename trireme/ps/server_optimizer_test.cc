@@ -37,7 +37,7 @@ class OnServers {
  public:
   OnServers(TestServers& servers, const Tensors& initial, const Optimizer& recipe, int64_t shards)
       : client_(servers.client()) {
-    Placer placer(client_->servers(), Placement::kBalanced, FixedPartitioner(shards));
+    ShardPlacer placer(client_->servers(), Placement::kBalanced, FixedPartitioner(shards));
     std::vector<VariableSpec> specs;
     for (size_t i = 0; i < initial.size(); ++i) {
       specs.push_back(
@@ -50,7 +50,7 @@ class OnServers {
     }
     variables_ = value_or_throw(client_->create(made));
     throw_if_error(client_->set_optimizer(variables_, recipe.rule()));
-    throw_if_error(client_->begin_origin(kOptimizerOrigin));
+    throw_if_error(client_->begin_writer(kOptimizerOrigin));
   }
 
   void push(const Tensors& gradients, std::optional<double> lr = std::nullopt) {

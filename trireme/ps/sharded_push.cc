@@ -67,7 +67,7 @@ std::vector<ServerRequest> ShardedPush::make_requests(const PushOptions& options
   std::vector<ServerRequest> requests;
   requests.reserve(batches_.size());
   for (auto& [server, batch] : batches_) {
-    batch.body.set_origin(options.id.origin);
+    batch.body.set_writer(options.id.writer);
     batch.body.set_sequence(options.id.sequence);
     batch.body.set_round(options.id.round);
     batch.body.set_watermark(options.watermark);

@@ -69,7 +69,7 @@ absl::Status StoredVariable::apply(const Update& update, const std::optional<Pus
                                    std::optional<double> lr) {
   WriterLock lock(mutex);
   if (push) {
-    switch (records_.ask(push->origin, push->id)) {
+    switch (records_.ask(push->writer, push->id)) {
       case PushRecords::Verdict::kNew:
         break;
       case PushRecords::Verdict::kRepeated:
@@ -80,7 +80,7 @@ absl::Status StoredVariable::apply(const Update& update, const std::optional<Pus
         return make_status(
             ErrorCode::kResourceExhausted,
             absl::StrCat("what it remembers of pushes takes ", records_.bytes(),
-                         " bytes, its limit; their origins have to raise their watermarks"),
+                         " bytes, its limit; their writers have to raise their watermarks"),
             object());
     }
   }
@@ -89,7 +89,7 @@ absl::Status StoredVariable::apply(const Update& update, const std::optional<Pus
   const absl::Status status =
       try_call([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { change(update, lr); });
   if (!status.ok()) return with_origin(status, object());
-  if (push) records_.add(push->origin, push->id);
+  if (push) records_.add(push->writer, push->id);
   updates_.fetch_add(1, std::memory_order_relaxed);
   return absl::OkStatus();
 }

@@ -61,7 +61,7 @@ class StoredVariable final : public HostedVariable {
 
   // Which push an update belongs to; without one it is done whenever it comes.
   struct Push {
-    std::shared_ptr<PushOrigin> origin;
+    std::shared_ptr<Writer> writer;
     PushId id;
   };
   // Does it, unless the push was taken before. ABORTED if the push is decided.

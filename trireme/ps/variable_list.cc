@@ -15,7 +15,7 @@ absl::StatusOr<VariableList> to_list(const Response& answer) {
   TRIREME_ASSIGN_OR_RETURN(const auto response, parse_body<ListVariablesResponse>(*answer));
   VariableList list{.bytes = response.bytes(),
                     .limit = response.limit(),
-                    .origins = response.origins(),
+                    .writers = response.writers(),
                     .record_bytes = response.record_bytes()};
   for (const auto& entry : response.variables()) {
     TRIREME_ASSIGN_OR_RETURN(const c10::ScalarType dtype, dtype_from_wire(entry.shape().dtype()));

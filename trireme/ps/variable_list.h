@@ -26,7 +26,7 @@ struct VariableList {
   std::vector<Entry> variables;  // by container and name
   uint64_t bytes = 0;            // of all, optimizers' state too
   uint64_t limit = 0;            // 0: none
-  uint64_t origins = 0;
+  uint64_t writers = 0;
   uint64_t record_bytes = 0;
 };
 

@@ -142,9 +142,9 @@ class VariableService final : public Service {
         quick<DropContainerRequest, DropContainerResponse>(
             kDropContainer, kTrainers, Repeats::kAnsweredOnce, &VariableService::drop_container),
         on_pool(kSetOptimizer, kTrainers, Repeats::kHarmless, &VariableService::set_optimizer),
-        quick<BeginOriginRequest, BeginOriginResponse>(
-            kBeginOrigin, kTrainers, Repeats::kAnsweredOnce, &VariableService::begin_origin),
-        on_pool(kEndOrigin, kTrainers, Repeats::kHarmless, &VariableService::end_origin),
+        quick<BeginWriterRequest, BeginWriterResponse>(
+            kBeginWriter, kTrainers, Repeats::kAnsweredOnce, &VariableService::begin_writer),
+        on_pool(kEndWriter, kTrainers, Repeats::kHarmless, &VariableService::end_writer),
         on_pool(kListVariables, Roles::all(), Repeats::kHarmless, &VariableService::list),
     };
   }
@@ -363,9 +363,9 @@ class VariableService final : public Service {
     Message& message = push.call.request();
     TRIREME_ASSIGN_OR_RETURN(const auto request, parse_body<PushRequest>(message));
     if (once) {
-      const PushId id{request.origin(), request.sequence(), request.round()};
-      TRIREME_ASSIGN_OR_RETURN(auto origin, origins_.admit(id, request.watermark()));
-      push.id = {std::move(origin), id};
+      const PushId id{request.writer(), request.sequence(), request.round()};
+      TRIREME_ASSIGN_OR_RETURN(auto writer, writers_.admit(id, request.watermark()));
+      push.id = {std::move(writer), id};
     }
     if (request.has_lr()) push.lr = request.lr();
     TRIREME_ASSIGN_OR_RETURN(push.variables, store_->lookup(request.handles()));
@@ -440,18 +440,18 @@ class VariableService final : public Service {
     }());
   }
 
-  absl::StatusOr<BeginOriginResponse> begin_origin(const BeginOriginRequest& request) {
-    TRIREME_RETURN_IF_ERROR(origins_.begin(request.origin()));
-    return BeginOriginResponse();
+  absl::StatusOr<BeginWriterResponse> begin_writer(const BeginWriterRequest& request) {
+    TRIREME_RETURN_IF_ERROR(writers_.begin(request.writer()));
+    return BeginWriterResponse();
   }
 
-  void end_origin(ServerCall call) {
-    const auto request = parse_body<EndOriginRequest>(call.request());
+  void end_writer(ServerCall call) {
+    const auto request = parse_body<EndWriterRequest>(call.request());
     if (!request.ok()) return call.respond(request.status());
-    if (origins_.end(request->origin())) {
+    if (writers_.end(request->writer())) {
       for (const auto& variable : store_->list()) variable->forget_pushes();
     }
-    call.respond(make_message(EndOriginResponse()));
+    call.respond(make_message(EndWriterResponse()));
   }
 
   void list(ServerCall call) {
@@ -472,13 +472,13 @@ class VariableService final : public Service {
     }
     response.set_bytes(store_->bytes());
     response.set_limit(store_->memory_limit());
-    response.set_origins(origins_.size());
+    response.set_writers(writers_.size());
     response.set_record_bytes(record_bytes);
     call.respond(make_message(response));
   }
 
   const std::shared_ptr<VariableStore> store_;
-  PushOrigins origins_;
+  Writers writers_;
   const std::shared_ptr<SnapshotBudget> snapshots_ =
       std::make_shared<SnapshotBudget>(kKeptSnapshots);
   Counter& pushes_repeated_;

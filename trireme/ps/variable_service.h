@@ -17,8 +17,8 @@ inline constexpr char kWriteVariables[] = "/trireme.Variables/Write";
 inline constexpr char kDeleteVariables[] = "/trireme.Variables/Delete";
 inline constexpr char kDropContainer[] = "/trireme.Variables/DropContainer";
 inline constexpr char kSetOptimizer[] = "/trireme.Variables/SetOptimizer";
-inline constexpr char kBeginOrigin[] = "/trireme.Variables/BeginOrigin";
-inline constexpr char kEndOrigin[] = "/trireme.Variables/EndOrigin";
+inline constexpr char kBeginWriter[] = "/trireme.Variables/BeginWriter";
+inline constexpr char kEndWriter[] = "/trireme.Variables/EndWriter";
 inline constexpr char kListVariables[] = "/trireme.Variables/List";
 
 // The service of a server's variables. Sets context.variables. By default variables may take four

@@ -15,6 +15,7 @@
 #include "trireme/cluster/address.h"
 #include "trireme/graph/graph_file.h"
 #include "trireme/placement/cutter.h"
+#include "trireme/rpc/call_and_wait.h"
 #include "trireme/rpc/channel.h"
 #include "trireme/rpc/connect.h"
 #include "trireme/rpc/timer.h"
@@ -46,7 +47,7 @@ std::string address_of(const std::string& target) {
 absl::Status check_reachable(const FunctionStep& step) {
   const Origin origin = {"", absl::StrCat("function '", step.function, "'")};
   for (const auto& variable : step.variables) {
-    if (variable->home == nullptr) continue;
+    if (variable->backend == nullptr) continue;
     return make_status(ErrorCode::kFailedPrecondition,
                        absl::StrCat("its variable '", variable->name,
                                     "' is on parameter servers, which a session does not use; call "
@@ -383,9 +384,8 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
                        options_.container, "'"),
           {missing->task(), absl::StrCat("variable '", missing->name(), "'")});
       if (after(kInitializationPoll) > deadline) return late;
-      std::promise<void> due;
-      internal::run_at(after(kInitializationPoll), [&due] { due.set_value(); });
-      due.get_future().wait();
+      call_and_wait<bool>(
+          [](auto done) { internal::run_at(after(kInitializationPoll), [done] { done(true); }); });
       auto again = register_graph(step, known.graph, deadline);
       if (!again.ok()) {
         return error_code(again.status()) == ErrorCode::kDeadlineExceeded ? late : again.status();

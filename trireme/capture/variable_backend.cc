@@ -1,4 +1,4 @@
-#include "trireme/capture/variable_home.h"
+#include "trireme/capture/variable_backend.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -7,21 +7,21 @@
 namespace trireme::internal {
 namespace {
 
-thread_local std::vector<std::shared_ptr<VariableHome>> homes;
+thread_local std::vector<std::shared_ptr<VariableBackend>> backends;
 
 }  // namespace
 
-HomeScope::HomeScope(std::shared_ptr<VariableHome> home) {
-  homes.push_back(std::move(home));
+BackendScope::BackendScope(std::shared_ptr<VariableBackend> backend) {
+  backends.push_back(std::move(backend));
 }
 
-HomeScope::~HomeScope() {
-  homes.pop_back();
+BackendScope::~BackendScope() {
+  backends.pop_back();
 }
 
-const std::shared_ptr<VariableHome>& current_home() {
-  static const std::shared_ptr<VariableHome> program;
-  return homes.empty() ? program : homes.back();
+const std::shared_ptr<VariableBackend>& current_backend() {
+  static const std::shared_ptr<VariableBackend> program;
+  return backends.empty() ? program : backends.back();
 }
 
 void record_gradient(const at::Tensor& variable, const at::Tensor& gradient, const at::Tensor& lr) {

@@ -1,4 +1,4 @@
-#include "trireme/ps/step_program.h"
+#include "trireme/ps/ps_step.h"
 
 #include <algorithm>
 #include <map>
@@ -14,7 +14,7 @@ namespace {
 
 using proto::Node;
 using proto::Value;
-using Push = StepProgram::Push;
+using Push = PsStep::Push;
 using Touch = VariableUses::Touch;
 using Use = VariableUses::Use;
 
@@ -25,7 +25,7 @@ class Lowering {
   Lowering(const Plan& plan, const std::vector<bool>& on_servers)
       : plan_(plan), def_(plan.graph->def), on_servers_(on_servers), uses_(plan, on_servers) {}
 
-  absl::StatusOr<StepProgram> lower() {
+  absl::StatusOr<PsStep> lower() {
     for (int v = 0; v < def_.variables_size(); ++v) {
       if (on_servers_[v]) TRIREME_RETURN_IF_ERROR(lower_variable(v));
     }
@@ -213,7 +213,7 @@ class Lowering {
       def.set_inputs(def.inputs() + 1);
       return id;
     };
-    StepProgram::RowPull pull{.variable = v, .ids = static_cast<int>(ids_.size())};
+    PsStep::RowPull pull{.variable = v, .ids = static_cast<int>(ids_.size())};
     ids_.push_back(ids);
     pull.rows_input = def.inputs();
     reader.mutable_arguments(0)->set_value(add_input(rows));
@@ -275,13 +275,12 @@ class Lowering {
   // number.
   std::map<std::pair<int64_t, int>, int> outputs_;
   std::vector<std::pair<int64_t, int>> output_order_;
-  StepProgram program_;
+  PsStep program_;
 };
 
 }  // namespace
 
-absl::StatusOr<StepProgram> make_step_program(const Plan& plan,
-                                              const std::vector<bool>& on_servers) {
+absl::StatusOr<PsStep> make_ps_step(const Plan& plan, const std::vector<bool>& on_servers) {
   return Lowering(plan, on_servers).lower();
 }
 

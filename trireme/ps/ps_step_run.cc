@@ -1,4 +1,4 @@
-#include "trireme/ps/step_program_run.h"
+#include "trireme/ps/ps_step_run.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -14,14 +14,13 @@
 namespace trireme::internal {
 namespace {
 
-using Push = StepProgram::Push;
+using Push = PsStep::Push;
 
 }  // namespace
 
-StepProgramRun::StepProgramRun(std::shared_ptr<const StepProgram> program,
-                               std::vector<std::optional<PsVariable>> variables,
-                               std::vector<at::Tensor> own, std::vector<at::Tensor> inputs,
-                               uint64_t seed, uint64_t step)
+PsStepRun::PsStepRun(std::shared_ptr<const PsStep> program,
+                     std::vector<std::optional<PsVariable>> variables, std::vector<at::Tensor> own,
+                     std::vector<at::Tensor> inputs, uint64_t seed, uint64_t step)
     : program_(std::move(program)),
       variables_(std::move(variables)),
       contents_(std::move(own)),
@@ -32,18 +31,18 @@ StepProgramRun::StepProgramRun(std::shared_ptr<const StepProgram> program,
   before_.resize(variables_.size());
 }
 
-absl::StatusOr<std::vector<PsPull>> StepProgramRun::pulls() {
+absl::StatusOr<std::vector<PsPull>> PsStepRun::pulls() {
   std::vector<PsPull> pulls;
   for (uint32_t variable : program_->pulled) pulls.push_back({*variables_[variable]});
   if (program_->ids == nullptr) return pulls;
   TRIREME_ASSIGN_OR_RETURN(row_ids_, replay(*program_->ids, inputs_, contents_, {}));
-  for (const StepProgram::RowPull& pull : program_->row_pulls) {
+  for (const PsStep::RowPull& pull : program_->row_pulls) {
     pulls.push_back({*variables_[pull.variable], row_ids_[pull.ids]});
   }
   return pulls;
 }
 
-absl::Status StepProgramRun::run(std::vector<at::Tensor> pulled, const ReplayOptions& options) {
+absl::Status PsStepRun::run(std::vector<at::Tensor> pulled, const ReplayOptions& options) {
   const size_t whole = program_->pulled.size();
   if (pulled.size() != whole + program_->row_pulls.size()) {
     return make_status(ErrorCode::kInternal, "the pull brought another number of tensors");
@@ -57,7 +56,7 @@ absl::Status StepProgramRun::run(std::vector<at::Tensor> pulled, const ReplayOpt
   }
   inputs_.resize(inputs_.size() + 2 * program_->row_pulls.size());
   for (size_t i = 0; i < program_->row_pulls.size(); ++i) {
-    const StepProgram::RowPull& pull = program_->row_pulls[i];
+    const PsStep::RowPull& pull = program_->row_pulls[i];
     const at::Tensor& ids = row_ids_[pull.ids];
     inputs_[pull.rows_input] = std::move(pulled[whole + i]);
     inputs_[pull.places_input] = at::arange(ids.numel(), ids.options()).reshape(ids.sizes());
@@ -71,7 +70,7 @@ absl::Status StepProgramRun::run(std::vector<at::Tensor> pulled, const ReplayOpt
   return absl::OkStatus();
 }
 
-std::vector<PsPush> StepProgramRun::pushes(size_t round) const {
+std::vector<PsPush> PsStepRun::pushes(size_t round) const {
   std::vector<PsPush> pushes;
   for (const Push& push : program_->rounds[round]) {
     PsPush& made = pushes.emplace_back(PsPush{*variables_[push.variable], push.kind, {}, {}});
@@ -98,7 +97,7 @@ std::vector<PsPush> StepProgramRun::pushes(size_t round) const {
   return pushes;
 }
 
-void StepProgramRun::gather_rows(const std::vector<Push::Rows>& slices, PsPush& made) const {
+void PsStepRun::gather_rows(const std::vector<Push::Rows>& slices, PsPush& made) const {
   const auto& sizes = made.variable.layout().sizes;
   std::vector<int64_t> shape(sizes.begin(), sizes.end());
   std::vector<at::Tensor> ids, values;
@@ -115,14 +114,14 @@ void StepProgramRun::gather_rows(const std::vector<Push::Rows>& slices, PsPush& 
   made.values = slices.size() == 1 ? values[0] : at::cat(values);
 }
 
-std::optional<double> StepProgramRun::lr(size_t round) const {
+std::optional<double> PsStepRun::lr(size_t round) const {
   for (const Push& push : program_->rounds[round]) {
     if (push.lr_output >= 0) return outputs_[push.lr_output].item<double>();
   }
   return std::nullopt;
 }
 
-std::vector<at::Tensor> StepProgramRun::results() const {
+std::vector<at::Tensor> PsStepRun::results() const {
   return {outputs_.begin(), outputs_.begin() + static_cast<int64_t>(program_->results)};
 }
 

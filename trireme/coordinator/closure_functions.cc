@@ -1,4 +1,4 @@
-#include "trireme/coordinator/closure_programs.h"
+#include "trireme/coordinator/closure_functions.h"
 
 #include <algorithm>
 #include <utility>
@@ -24,52 +24,52 @@ Error refused(const FunctionStep& step, std::string why) {
 
 }  // namespace
 
-void ProgramVariants::add(const std::shared_ptr<const ClosureProgram>& program) {
+void FunctionVariants::add(const std::shared_ptr<const ClosureFunction>& function) {
   MutexLock lock(mutex_);
-  for (const auto& known : programs_) {
-    if (known.lock() == program) return;
+  for (const auto& known : functions_) {
+    if (known.lock() == function) return;
   }
-  programs_.push_front(program);
-  if (programs_.size() > kMostVariants) programs_.pop_back();
+  functions_.push_front(function);
+  if (functions_.size() > kMostVariants) functions_.pop_back();
 }
 
-std::vector<std::shared_ptr<const ClosureProgram>> ProgramVariants::get() const {
-  std::vector<std::shared_ptr<const ClosureProgram>> programs;
+std::vector<std::shared_ptr<const ClosureFunction>> FunctionVariants::get() const {
+  std::vector<std::shared_ptr<const ClosureFunction>> functions;
   MutexLock lock(mutex_);
-  for (const auto& program : programs_) {
-    if (auto held = program.lock()) programs.push_back(std::move(held));
+  for (const auto& function : functions_) {
+    if (auto held = function.lock()) functions.push_back(std::move(held));
   }
-  return programs;
+  return functions;
 }
 
-void ProgramsInUse::add(const std::shared_ptr<const ClosureProgram>& program) {
+void FunctionsInUse::add(const std::shared_ptr<const ClosureFunction>& function) {
   MutexLock lock(mutex_);
-  programs_[program->id] = program;
+  functions_[function->id] = function;
 }
 
-std::vector<uint32_t> ProgramsInUse::gone(const std::set<uint32_t>& programs) const {
+std::vector<uint32_t> FunctionsInUse::gone(const std::set<uint32_t>& functions) const {
   std::vector<uint32_t> gone;
   MutexLock lock(mutex_);
-  for (uint32_t id : programs) {
-    const auto found = programs_.find(id);
-    if (found == programs_.end() || found->second.expired()) gone.push_back(id);
+  for (uint32_t id : functions) {
+    const auto found = functions_.find(id);
+    if (found == functions_.end() || found->second.expired()) gone.push_back(id);
   }
   return gone;
 }
 
-void ProgramsInUse::forget_gone() {
+void FunctionsInUse::forget_gone() {
   MutexLock lock(mutex_);
-  std::erase_if(programs_, [](const auto& known) { return known.second.expired(); });
+  std::erase_if(functions_, [](const auto& known) { return known.second.expired(); });
 }
 
-ClosurePtr ClosurePrograms::closure_of(const FunctionStep& step, const StandIns& stand_ins) {
+ClosurePtr ClosureFunctions::closure_of(const FunctionStep& step, const StandIns& stand_ins) {
   const std::vector<WorkerDraw> draws = draws_of(step, stand_ins);
   auto closure = std::make_shared<Closure>();
   closure->seed = step.seed;
   closure->step = step.step;
-  closure->program = closure->current = program_of(step, draws);
+  closure->function = closure->current = function_of(step, draws);
   closure->shape = step.shape;
-  closure->tensors.reserve(step.inputs.size() + closure->program->own.size());
+  closure->tensors.reserve(step.inputs.size() + closure->function->own.size());
   size_t input = 0;
   const auto add_until = [&](size_t end) {
     for (; input < end; ++input) {
@@ -83,16 +83,16 @@ ClosurePtr ClosurePrograms::closure_of(const FunctionStep& step, const StandIns&
     closure->resources.push_back(stand_ins.resources().at(draw.resource));
   }
   add_until(step.inputs.size());
-  for (uint32_t i : closure->program->own) {
+  for (uint32_t i : closure->function->own) {
     closure->tensors.push_back(step.variables[i]->tensor.detach().clone());
   }
   return closure;
 }
 
-void ClosurePrograms::set_variant(Closure& closure, const FunctionStep& step,
-                                  const StandIns& stand_ins) {
+void ClosureFunctions::set_variant(Closure& closure, const FunctionStep& step,
+                                   const StandIns& stand_ins) {
   const std::vector<WorkerDraw> draws = draws_of(step, stand_ins);
-  const auto variant = program_of(step, draws);
+  const auto variant = function_of(step, draws);
   size_t tensors = step.inputs.size() + variant->own.size();
   for (const WorkerDraw& draw : draws) tensors -= draw.elements * draw.tensors;
   if (tensors != closure.tensors.size()) {
@@ -103,7 +103,7 @@ void ClosurePrograms::set_variant(Closure& closure, const FunctionStep& step,
   }
   const auto before = std::exchange(closure.current, variant);
   if (before != variant) {
-    for (const auto& known : {before, closure.program}) {
+    for (const auto& known : {before, closure.function}) {
       if (known == variant) continue;
       known->variants.add(variant);
       variant->variants.add(known);
@@ -116,34 +116,34 @@ void ClosurePrograms::set_variant(Closure& closure, const FunctionStep& step,
   }
 }
 
-ClosurePtr ClosurePrograms::native_closure_of(const std::string& name,
-                                              std::vector<at::Tensor> tensors) {
+ClosurePtr ClosureFunctions::native_closure_of(const std::string& name,
+                                               std::vector<at::Tensor> tensors) {
   auto closure = std::make_shared<Closure>();
   for (at::Tensor& tensor : tensors) {
     if (tensor.defined()) tensor = tensor.detach();
   }
   closure->tensors = std::move(tensors);
   MutexLock lock(mutex_);
-  std::shared_ptr<const ClosureProgram>& program = by_name_[name];
-  if (program == nullptr) {
-    auto made = std::make_shared<ClosureProgram>();
+  std::shared_ptr<const ClosureFunction>& function = by_name_[name];
+  if (function == nullptr) {
+    auto made = std::make_shared<ClosureFunction>();
     made->id = next_id_++;
-    made->function = name;
+    made->name = name;
     made->answer_bytes = kSmallAnswer + 1;  // nobody knows
-    RegisterProgramRequest request;
+    RegisterFunctionRequest request;
     request.set_coordinator(coordinator_);
-    request.set_program(made->id);
+    request.set_function(made->id);
     request.set_native(name);
     made->registration = make_message(request);
-    program = std::move(made);
-    in_use_->add(program);
+    function = std::move(made);
+    in_use_->add(function);
   }
-  closure->program = closure->current = program;
+  closure->function = closure->current = function;
   return closure;
 }
 
-std::vector<ClosurePrograms::WorkerDraw> ClosurePrograms::draws_of(const FunctionStep& step,
-                                                                   const StandIns& stand_ins) {
+std::vector<ClosureFunctions::WorkerDraw> ClosureFunctions::draws_of(const FunctionStep& step,
+                                                                     const StandIns& stand_ins) {
   std::vector<WorkerDraw> draws;
   for (const StandIns::Tensor& tensor : stand_ins.tensors()) {
     const auto found = std::ranges::find_if(
@@ -158,7 +158,7 @@ std::vector<ClosurePrograms::WorkerDraw> ClosurePrograms::draws_of(const Functio
   return draws;
 }
 
-std::shared_ptr<const ClosureProgram> ClosurePrograms::program_of(
+std::shared_ptr<const ClosureFunction> ClosureFunctions::function_of(
     const FunctionStep& step, const std::vector<WorkerDraw>& draws) {
   std::vector<size_t> drawn;
   for (const WorkerDraw& draw : draws) {
@@ -167,10 +167,10 @@ std::shared_ptr<const ClosureProgram> ClosurePrograms::program_of(
   const Key key{step.plan, std::move(drawn)};
   MutexLock lock(mutex_);
   if (const auto known = by_plan_.find(key); known != by_plan_.end()) return known->second;
-  auto made = std::make_shared<ClosureProgram>();
-  RegisterProgramRequest request = describe(step, *made);
+  auto made = std::make_shared<ClosureFunction>();
+  RegisterFunctionRequest request = describe(step, *made);
   for (const WorkerDraw& draw : draws) {
-    ProgramDraw* added = request.add_draws();
+    FunctionDraw* added = request.add_draws();
     added->set_first_input(static_cast<uint32_t>(draw.first_input));
     auto next = step.inputs.begin() + static_cast<ptrdiff_t>(draw.first_input);
     for (size_t i = 0; i < draw.elements; ++i, next += static_cast<ptrdiff_t>(draw.tensors)) {
@@ -178,18 +178,18 @@ std::shared_ptr<const ClosureProgram> ClosurePrograms::program_of(
     }
   }
   std::vector<at::Tensor> constants = constant_rows(*step.plan->graph);
-  std::weak_ptr<const ClosureProgram>& known =
+  std::weak_ptr<const ClosureFunction>& known =
       by_content_[content_of(request.SerializeAsString(), constants)];
-  std::shared_ptr<const ClosureProgram> program = known.lock();
-  if (program == nullptr) {
+  std::shared_ptr<const ClosureFunction> function = known.lock();
+  if (function == nullptr) {
     made->id = next_id_++;
-    request.set_program(made->id);
+    request.set_function(made->id);
     made->registration = make_message(request, std::move(constants));
-    program = std::move(made);
-    known = program;
-    in_use_->add(program);
+    function = std::move(made);
+    known = function;
+    in_use_->add(function);
   }
-  by_plan_[key] = program;
+  by_plan_[key] = function;
   plans_.push_back(key);
   // A function whose shapes never end is captured again and again.
   if (plans_.size() > kMostPlans) {
@@ -198,23 +198,23 @@ std::shared_ptr<const ClosureProgram> ClosurePrograms::program_of(
     std::erase_if(by_content_, [](const auto& entry) { return entry.second.expired(); });
     in_use_->forget_gone();
   }
-  return program;
+  return function;
 }
 
-RegisterProgramRequest ClosurePrograms::describe(const FunctionStep& step,
-                                                 ClosureProgram& program) const {
-  program.function = step.function;
-  program.plan = step.plan;
+RegisterFunctionRequest ClosureFunctions::describe(const FunctionStep& step,
+                                                   ClosureFunction& function) const {
+  function.name = step.function;
+  function.plan = step.plan;
   const auto& def = step.plan->graph->def;
-  program.answer_bytes = bytes_of(def, {def.outputs().begin(), def.outputs().end()});
-  RegisterProgramRequest request;
+  function.answer_bytes = bytes_of(def, {def.outputs().begin(), def.outputs().end()});
+  RegisterFunctionRequest request;
   request.set_coordinator(coordinator_);
   *request.mutable_def() = def;
   for (size_t i = 0; i < step.variables.size(); ++i) {
     const VariableRecord& record = *step.variables[i];
-    ProgramVariable* variable = request.add_variables();
+    FunctionVariable* variable = request.add_variables();
     variable->set_name(record.name);
-    if (record.home == nullptr) {
+    if (record.backend == nullptr) {
       if (record.is_remote()) {
         throw refused(step, absl::StrCat("variable '", record.name, "' is on '", record.device,
                                          "', where closures cannot reach it; make it in the "
@@ -225,17 +225,17 @@ RegisterProgramRequest ClosurePrograms::describe(const FunctionStep& step,
                                          "', which is in the program's own memory, where closures "
                                          "cannot reach it; make it in the strategy's scope"));
       }
-      program.own.push_back(static_cast<uint32_t>(i));
+      function.own.push_back(static_cast<uint32_t>(i));
       continue;
     }
-    if (record.home != home_) {
+    if (record.backend != backend_) {
       throw refused(step, absl::StrCat("variable '", record.name,
                                        "' was made in the scope of another strategy"));
     }
-    const VariableLayout layout = home_->at_home(record).layout();
+    const VariableLayout layout = backend_->ps_variable(record).layout();
     variable->set_name(layout.name);
     for (const VariableLayout::Shard& shard : layout.shards) {
-      ProgramVariable::Shard* added = variable->add_shards();
+      FunctionVariable::Shard* added = variable->add_shards();
       added->set_name(shard.name);
       added->set_server(static_cast<uint32_t>(shard.server));
     }

@@ -1,4 +1,4 @@
-#include "trireme/ps/parameter_server_home.h"
+#include "trireme/ps/parameter_server_backend.h"
 
 #include <algorithm>
 #include <fstream>
@@ -12,41 +12,41 @@
 #include "trireme/function/function.h"
 #include "trireme/optim/update_rule.h"
 #include "trireme/ps/parameter_servers.h"
-#include "trireme/ps/step_program_run.h"
+#include "trireme/ps/ps_step_run.h"
 
 namespace trireme {
 namespace internal {
 namespace {
 
-// What a variable's record keeps for its home.
-struct AtHome {
+// What a variable's record keeps for its backend.
+struct BackendState {
   std::optional<PsVariable> variable;
 };
 
 // After make_new_ones().
 const PsVariable& made(const VariableRecord& variable) {
-  return *static_cast<const AtHome*>(variable.at_home.get())->variable;
+  return *static_cast<const BackendState*>(variable.backend_state.get())->variable;
 }
 
 }  // namespace
 
-ParameterServerHome::ParameterServerHome(std::unique_ptr<PsClient> client, Placer placer)
-    : client_(std::move(client)), origin_(new_incarnation()), placer_(std::move(placer)) {
-  throw_if_error(client_->begin_origin(origin_));
+ParameterServerBackend::ParameterServerBackend(std::unique_ptr<PsClient> client, ShardPlacer placer)
+    : client_(std::move(client)), writer_(new_incarnation()), placer_(std::move(placer)) {
+  throw_if_error(client_->begin_writer(writer_));
 }
 
-ParameterServerHome::~ParameterServerHome() {
-  // Whoever cannot be told has lost its variables, and forgets the origin with them.
-  client_->end_origin(origin_, std::chrono::seconds(2)).IgnoreError();
+ParameterServerBackend::~ParameterServerBackend() {
+  // Whoever cannot be told has lost its variables, and forgets the writer with them.
+  client_->end_writer(writer_, std::chrono::seconds(2)).IgnoreError();
 }
 
-void ParameterServerHome::adopt(const std::shared_ptr<VariableRecord>& variable) {
-  variable->at_home = std::make_shared<AtHome>();
+void ParameterServerBackend::adopt(const std::shared_ptr<VariableRecord>& variable) {
+  variable->backend_state = std::make_shared<BackendState>();
   MutexLock lock(making_);
   new_.push_back(variable);
 }
 
-void ParameterServerHome::make_new_ones() {
+void ParameterServerBackend::make_new_ones() {
   MutexLock lock(making_);
   if (new_.empty()) return;
   const OwnWork own;
@@ -59,80 +59,82 @@ void ParameterServerHome::make_new_ones() {
     records.push_back(std::move(record));
   }
   std::vector<PsClient::PlacedVariable> made;
-  Placer placer = placer_;  // if it fails, the next attempt places them as this one does
+  ShardPlacer placer = placer_;  // if it fails, the next attempt places them as this one does
   for (VariableLayout& layout : placer.place(specs)) {
     made.push_back({std::move(layout), records[made.size()]->tensor.detach()});
   }
   const auto variables = value_or_throw(client_->create(made));
   for (size_t i = 0; i < records.size(); ++i) {
-    static_cast<AtHome*>(records[i]->at_home.get())->variable = variables[i];
+    static_cast<BackendState*>(records[i]->backend_state.get())->variable = variables[i];
   }
   placer_ = std::move(placer);
   new_.clear();
 }
 
-PsVariable ParameterServerHome::at_home(const VariableRecord& variable) {
+PsVariable ParameterServerBackend::ps_variable(const VariableRecord& variable) {
   make_new_ones();
   return made(variable);
 }
 
-std::vector<std::string> ParameterServerHome::devices(const VariableRecord& variable) {
+std::vector<std::string> ParameterServerBackend::devices(const VariableRecord& variable) {
   std::vector<std::string> devices;
-  for (const VariableLayout::Shard& shard : at_home(variable).layout().shards) {
+  for (const VariableLayout::Shard& shard : ps_variable(variable).layout().shards) {
     devices.push_back(TaskId{"ps", shard.server}.to_string());
   }
   return devices;
 }
 
-at::Tensor ParameterServerHome::read(const VariableRecord& variable) {
-  return value_or_throw(client_->pull({{at_home(variable)}})).front();
+at::Tensor ParameterServerBackend::read(const VariableRecord& variable) {
+  return value_or_throw(client_->pull({{ps_variable(variable)}})).front();
 }
 
-void ParameterServerHome::change(const VariableRecord& variable, Change change,
-                                 const at::Tensor& value) {
+void ParameterServerBackend::change(const VariableRecord& variable, Change change,
+                                    const at::Tensor& value) {
   const OwnWork own;
   const auto kind = change == Change::kAdd ? Update::Kind::kAdd : Update::Kind::kAssign;
   throw_if_error(client_->write(
-      {{at_home(variable), kind, {}, value.detach().to(variable.tensor.scalar_type())}}));
+      {{ps_variable(variable), kind, {}, value.detach().to(variable.tensor.scalar_type())}}));
 }
 
-void ParameterServerHome::set_optimizer(const VariableRecords& variables, const std::string& rule,
-                                        const std::map<std::string, double>& options) {
+void ParameterServerBackend::set_optimizer(const VariableRecords& variables,
+                                           const std::string& rule,
+                                           const std::map<std::string, double>& options) {
   std::vector<PsVariable> there;
-  for (const auto& variable : variables) there.push_back(at_home(*variable));
+  for (const auto& variable : variables) there.push_back(ps_variable(*variable));
   throw_if_error(client_->set_optimizer(there, *make_rule(rule, options)));
 }
 
-void ParameterServerHome::push_gradients(const VariableRecords& variables,
-                                         const std::vector<at::Tensor>& gradients, double lr) {
+void ParameterServerBackend::push_gradients(const VariableRecords& variables,
+                                            const std::vector<at::Tensor>& gradients, double lr) {
   std::vector<PsPush> pushes;
   for (size_t i = 0; i < variables.size(); ++i) {
-    pushes.push_back({at_home(*variables[i]), Update::Kind::kGradient, {}, gradients[i].detach()});
+    pushes.push_back(
+        {ps_variable(*variables[i]), Update::Kind::kGradient, {}, gradients[i].detach()});
   }
   const uint64_t sequence = begin_sequence();
   const absl::Status status =
-      client_->push(pushes, {.id = {origin_, sequence, 0}, .watermark = watermark(), .lr = lr});
+      client_->push(pushes, {.id = {writer_, sequence, 0}, .watermark = watermark(), .lr = lr});
   end_sequence(sequence);
   throw_if_error(status);
 }
 
-uint64_t ParameterServerHome::begin_sequence() {
+uint64_t ParameterServerBackend::begin_sequence() {
   MutexLock lock(mutex_);
   under_way_.insert(next_sequence_);
   return next_sequence_++;
 }
 
-void ParameterServerHome::end_sequence(uint64_t sequence) {
+void ParameterServerBackend::end_sequence(uint64_t sequence) {
   MutexLock lock(mutex_);
   under_way_.erase(sequence);
 }
 
-uint64_t ParameterServerHome::watermark() {
+uint64_t ParameterServerBackend::watermark() {
   MutexLock lock(mutex_);
   return under_way_.empty() ? next_sequence_ : *under_way_.begin();
 }
 
-std::shared_ptr<const StepProgram> ParameterServerHome::program_of(
+std::shared_ptr<const PsStep> ParameterServerBackend::program_of(
     const FunctionStep& step, const std::vector<bool>& on_servers) {
   {
     MutexLock lock(mutex_);
@@ -142,28 +144,28 @@ std::shared_ptr<const StepProgram> ParameterServerHome::program_of(
       return found->second.program;
     }
   }
-  auto program = std::make_shared<const StepProgram>(
-      value_or_throw(make_step_program(*step.plan, on_servers)));
+  auto program =
+      std::make_shared<const PsStep>(value_or_throw(make_ps_step(*step.plan, on_servers)));
   MutexLock lock(mutex_);
   std::erase_if(programs_, [](const auto& known) { return known.second.plan.expired(); });
   programs_[step.plan.get()] = {step.plan, program};
   return program;
 }
 
-std::vector<at::Tensor> ParameterServerHome::run(const FunctionStep& step,
-                                                 const StepOptions& options) {
+std::vector<at::Tensor> ParameterServerBackend::run(const FunctionStep& step,
+                                                    const StepOptions& options) {
   std::vector<bool> on_servers;
   std::vector<std::optional<PsVariable>> variables;
   std::vector<at::Tensor> own;
   make_new_ones();
   for (const auto& variable : step.variables) {
-    on_servers.push_back(variable->home != nullptr);
-    own.push_back(variable->home == nullptr ? variable->tensor : at::Tensor());
-    variables.push_back(variable->home == nullptr ? std::nullopt : std::optional(made(*variable)));
+    on_servers.push_back(variable->backend != nullptr);
+    own.push_back(variable->backend == nullptr ? variable->tensor : at::Tensor());
+    variables.push_back(variable->backend == nullptr ? std::nullopt
+                                                     : std::optional(made(*variable)));
   }
   const auto program = program_of(step, on_servers);
-  StepProgramRun run(program, std::move(variables), std::move(own), step.inputs, step.seed,
-                     step.step);
+  PsStepRun run(program, std::move(variables), std::move(own), step.inputs, step.seed, step.step);
   OperatorTrace trace;
   ReplayOptions replay;
   replay.stop = options.stop;
@@ -181,7 +183,7 @@ std::vector<at::Tensor> ParameterServerHome::run(const FunctionStep& step,
   absl::Status status;
   for (size_t round = 0; round < run.rounds() && status.ok(); ++round) {
     status =
-        client_->push(run.pushes(round), {.id = {origin_, sequence, static_cast<uint32_t>(round)},
+        client_->push(run.pushes(round), {.id = {writer_, sequence, static_cast<uint32_t>(round)},
                                           .watermark = watermark(),
                                           .lr = run.lr(round)});
   }
@@ -195,30 +197,30 @@ std::vector<at::Tensor> ParameterServerHome::run(const FunctionStep& step,
 
 namespace {
 
-std::shared_ptr<internal::ParameterServerHome> connect(const ClusterSpec& spec,
-                                                       const ParameterServersOptions& options) {
+std::shared_ptr<internal::ParameterServerBackend> connect(const ClusterSpec& spec,
+                                                          const ParameterServersOptions& options) {
   auto client = value_or_throw(
       PsClient::connect({.spec = spec,
                          .container = options.container,
                          .credentials = value_or_throw(Credentials::of_program(options.certs))},
                         after(options.connect_timeout)));
   const int servers = client->servers();
-  return std::make_shared<internal::ParameterServerHome>(
-      std::move(client), Placer(servers, options.placement, options.partitioner));
+  return std::make_shared<internal::ParameterServerBackend>(
+      std::move(client), ShardPlacer(servers, options.placement, options.partitioner));
 }
 
 }  // namespace
 
 ParameterServers::ParameterServers(const ClusterSpec& spec, ParameterServersOptions options)
-    : home_(connect(spec, options)) {}
+    : backend_(connect(spec, options)) {}
 
-ParameterServers::Scope::Scope(std::unique_ptr<internal::HomeScope> scope)
+ParameterServers::Scope::Scope(std::unique_ptr<internal::BackendScope> scope)
     : scope_(std::move(scope)) {}
 ParameterServers::Scope::~Scope() = default;
 ParameterServers::Scope::Scope(Scope&&) noexcept = default;
 
 ParameterServers::Scope ParameterServers::scope() const {
-  return Scope(std::make_unique<internal::HomeScope>(home_));
+  return Scope(std::make_unique<internal::BackendScope>(backend_));
 }
 
 }  // namespace trireme

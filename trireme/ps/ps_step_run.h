@@ -11,19 +11,19 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "trireme/exec/replay.h"
+#include "trireme/ps/ps_step.h"
 #include "trireme/ps/ps_variable.h"
-#include "trireme/ps/step_program.h"
 
 namespace trireme::internal {
 
 // One run of a step program: pulls(), run(), then pushes() of every round in turn; results() at any
 // time after run(). The caller sends the pulls and pushes. Not thread-safe.
-class StepProgramRun {
+class PsStepRun {
  public:
   // `variables` has an entry for those on servers, `own` a tensor for the others.
-  StepProgramRun(std::shared_ptr<const StepProgram> program,
-                 std::vector<std::optional<PsVariable>> variables, std::vector<at::Tensor> own,
-                 std::vector<at::Tensor> inputs, uint64_t seed, uint64_t step);
+  PsStepRun(std::shared_ptr<const PsStep> program, std::vector<std::optional<PsVariable>> variables,
+            std::vector<at::Tensor> own, std::vector<at::Tensor> inputs, uint64_t seed,
+            uint64_t step);
 
   absl::StatusOr<std::vector<PsPull>> pulls();
   absl::Status run(std::vector<at::Tensor> pulled, const ReplayOptions& options);
@@ -33,9 +33,9 @@ class StepProgramRun {
   std::vector<at::Tensor> results() const;
 
  private:
-  void gather_rows(const std::vector<StepProgram::Push::Rows>& slices, PsPush& made) const;
+  void gather_rows(const std::vector<PsStep::Push::Rows>& slices, PsPush& made) const;
 
-  const std::shared_ptr<const StepProgram> program_;
+  const std::shared_ptr<const PsStep> program_;
   const std::vector<std::optional<PsVariable>> variables_;
   std::vector<at::Tensor> contents_;  // of all variables; those of servers are copies
   std::vector<at::Tensor> before_;    // what was pulled of those whose difference is pushed

@@ -20,9 +20,9 @@ using VariableRecords = std::vector<std::shared_ptr<VariableRecord>>;
 // Where variables live that are neither in the program's memory nor on one device: parameter
 // servers (ps/). What the program holds of such a variable is what it started from. Errors are
 // thrown. Thread-safe.
-class VariableHome {
+class VariableBackend {
  public:
-  virtual ~VariableHome() = default;
+  virtual ~VariableBackend() = default;
 
   // A variable was made that lives here, beginning with what its tensor holds.
   virtual void adopt(const std::shared_ptr<VariableRecord>& variable) = 0;
@@ -44,17 +44,17 @@ class VariableHome {
 };
 
 // Variables that its thread makes inside of it live there.
-class HomeScope {
+class BackendScope {
  public:
-  explicit HomeScope(std::shared_ptr<VariableHome> home);
-  ~HomeScope();
+  explicit BackendScope(std::shared_ptr<VariableBackend> backend);
+  ~BackendScope();
 
-  HomeScope(const HomeScope&) = delete;
-  HomeScope& operator=(const HomeScope&) = delete;
+  BackendScope(const BackendScope&) = delete;
+  BackendScope& operator=(const BackendScope&) = delete;
 };
 
 // Of the innermost scope; null: the program itself.
-const std::shared_ptr<VariableHome>& current_home();
+const std::shared_ptr<VariableBackend>& current_backend();
 
 // In a captured step: the gradient is for the variable's optimizer, at this learning rate.
 void record_gradient(const at::Tensor& variable, const at::Tensor& gradient, const at::Tensor& lr);

@@ -25,7 +25,7 @@ namespace trireme::internal {
 //   rows, if the row ids do not depend on variables of the servers; the gradient of such an
 //   embedding, and a sum of several (of replicas), is pushed by rows. Then the optimizer leaves the
 //   other rows, and their state, alone.
-struct StepProgram {
+struct PsStep {
   struct RowPull {
     uint32_t variable;
     int ids;              // which output of `ids` these are
@@ -66,7 +66,6 @@ struct StepProgram {
 
 // `on_servers`: which of the plan's variables live there. Fails for a step that reads a variable
 // after its optimizer was given a gradient.
-absl::StatusOr<StepProgram> make_step_program(const Plan& plan,
-                                              const std::vector<bool>& on_servers);
+absl::StatusOr<PsStep> make_ps_step(const Plan& plan, const std::vector<bool>& on_servers);
 
 }  // namespace trireme::internal

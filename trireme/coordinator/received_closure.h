@@ -13,7 +13,7 @@
 namespace trireme::internal {
 
 // A closure as a worker receives it.
-struct ClosureCall {
+struct ReceivedClosure {
   uint64_t sequence = 0;  // the first of `repeat`
   uint32_t function = 0;  // id of the HostedFunction
   uint64_t seed = 0;
@@ -24,11 +24,11 @@ struct ClosureCall {
   uint32_t repeat = 1;
 };
 
-// A worker's answer to a ClosureCall.
-struct ClosureAnswer {
-  ClosureOutcome outcome = make_status(ErrorCode::kInternal, "it has not run");
+// A worker's answer to a ReceivedClosure.
+struct RunResult {
+  ClosureResult result = make_status(ErrorCode::kInternal, "it has not run");
   // The elements that the closure drew, one list for each draw, if neither its function nor a
-  // variant takes them. The worker keeps them until the closure comes again. The outcome means
+  // variant takes them. The worker keeps them until the closure comes again. The result means
   // nothing then.
   std::vector<std::vector<Element>> drawn = {};
   // Time for which the closure kept others from running: drawing and its operators, or all of its
