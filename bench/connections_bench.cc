@@ -1,10 +1,10 @@
-// Many TLS connections at once to one `trireme server`, another process.
+// Measures many simultaneous TLS connections to one `trireme server` in another process.
 //
 //   connections_bench [COUNT [AT_ONCE]]
 //
-// Prints one JSON object: how many were answered, the connections as `ss` counts them, the time
-// until all were answered, the server's time of the processors and memory for each, its threads.
-// AT_ONCE are made at a time; if it is not given, all.
+// Prints one JSON object: the number of answered connections, the established connections as `ss`
+// counts them, the time until all were answered, the server's processor time and memory for each
+// connection, and its threads. Opens AT_ONCE connections at a time; by default all.
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,11 +39,11 @@ int64_t status_field(pid_t pid, const std::string& field) {
   return 0;
 }
 
-// Of the processors that the process has used so far.
+// Returns the processor time that the process has used so far.
 double cpu_seconds(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::string field;
-  std::getline(file, field, ')');  // the name may have spaces
+  std::getline(file, field, ')');  // The name may contain spaces.
   double ticks = 0;
   for (int i = 3; file >> field; ++i) {
     if (i == 14 || i == 15) ticks += std::stod(field);
@@ -62,7 +62,7 @@ class Connections {
  public:
   explicit Connections(ChannelOptions options) : options_(std::move(options)) {}
 
-  // As many more, all at once; how many were answered.
+  // Opens `count` more connections at once and returns how many were answered.
   int add(int count) {
     std::latch left(count);
     std::atomic<int> answered = 0;
@@ -101,7 +101,7 @@ int measure(int count, int at_once) {
       .address = address,
       .task = "/job:ps/task:0",
       .credentials = value_or_throw(Credentials::from_folder(folder.path(), std::nullopt))};
-  Channel first(options);  // what the first one costs the process is not what each costs
+  Channel first(options);  // Pays the costs of the first connection, which the others do not have.
   throw_if_error(connect_all({&first}, after(seconds(60))).status());
 
   const int64_t memory = process_memory(server->pid()).resident;

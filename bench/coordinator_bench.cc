@@ -1,12 +1,15 @@
-// Closures on the workers of a cluster, beside bare gRPC calls.
+// Runs closures on the workers of a cluster, and bare gRPC calls to compare them with.
 //
 //   coordinator_bench WORKERS PS BARE
 //
-// Addresses with commas between; BARE are two bare servers. Does what each line of its input says,
-// N times: "closures N" schedules empty ones and joins, "update N" such as change a variable,
-// "bare N" makes bare calls to both servers, 64 in flight at each; "latency N" schedules and
-// fetches one after the other, which the workers do in turn, "bare_latency N" makes blocking bare
-// calls to both servers in turn. Answers each with a line.
+// The arguments are comma-separated addresses; BARE names two bare servers. Executes each line of
+// its input and answers with the line "done":
+//
+//   closures N      schedules N empty closures and joins
+//   update N        schedules N closures that change a variable and joins
+//   bare N          makes N bare calls to the two servers, with 64 in flight at each
+//   latency N       schedules and fetches N closures one after the other; the workers take turns
+//   bare_latency N  makes N blocking bare calls to the two servers in turn
 #include <ATen/Parallel.h>
 #include <torch/types.h>
 

@@ -4,11 +4,12 @@
 //   coordinator_scale serve CLUSTER JOB FIRST COUNT
 //   coordinator_scale schedule CLUSTER
 //
-// CLUSTER is a file with the cluster's spec. Both print "ready". Servers of workers print "reached"
-// when each of them has run a closure, and end with their input. The scheduling program does what
-// each line of its input says, and answers "done": "connect" makes a coordinator, which from then
-// on has closures for whichever worker comes; "closures N" schedules empty ones and joins, "update
-// N" such as add 1 to a variable.
+// CLUSTER is a file with the cluster's spec. Both print "ready". A process of workers prints
+// "reached" when each of its workers has run a closure. Servers end when their input is closed.
+//
+// The scheduling program executes each line of its input and answers "done": "connect" creates a
+// coordinator, which from then on has closures for every worker that connects; "closures N"
+// schedules empty closures and joins; "update N" schedules closures that add 1 to a variable.
 #include <ATen/Parallel.h>
 #include <torch/types.h>
 
@@ -72,7 +73,8 @@ int serve(const ClusterSpec& spec, const std::string& job, int first, int count)
   return 0;
 }
 
-// Rounds of closures, one for each worker, with time between them for those that connect.
+// Schedules rounds of closures, one for each worker, until end() is called. Pauses between the
+// rounds so that further workers can connect.
 class Feeder {
  public:
   Feeder(ClusterCoordinator& coordinator, const Function<void()>& closure, int workers)
@@ -86,7 +88,7 @@ class Feeder {
 
   ~Feeder() { enough_ = true; }
 
-  // Throws what the coordinator has thrown.
+  // Ends the rounds. Throws the error of the coordinator, if there was one.
   void end() {
     enough_ = true;
     fed_.get();
@@ -122,7 +124,8 @@ int schedule(const ClusterSpec& spec) {
       coordinator->join();
     }
     if (what == "update") updates += n;
-    if (count.read().item<int64_t>() != updates) throw std::runtime_error("the count is wrong");
+    if (count.read().item<int64_t>() != updates)
+      throw std::runtime_error("the variable has the wrong count");
     say("done");
   }
   return 0;
@@ -136,7 +139,9 @@ int run(const std::vector<std::string>& arguments) {
                  std::stoi(arguments[4]));
   }
   if (arguments.size() == 2 && arguments[0] == "schedule") return schedule(read_spec(arguments[1]));
-  std::fprintf(stderr, "run bench/scale_coordinator\n");
+  std::fprintf(stderr,
+               "coordinator_scale: wrong arguments; run bench/scale_coordinator, which starts this "
+               "program\n");
   return 2;
 }
 

@@ -1,7 +1,7 @@
-// Captured steps against the same code run eagerly, in turns, in one process.
+// Measures captured steps against the same code run eagerly, in turns, in one process.
 //
 //   graph_bench ROUNDS SECONDS [CASE...]
-//   graph_bench --save MODEL FILE             the graph of a step with Adam
+//   graph_bench --save MODEL FILE             writes the graph of a step with Adam
 //
 // Cases: step_mlp step_mlp_512 step_conv step_transformer step_towers peak_conv peak_transformer
 // load_10k operator_overhead; branches_MODEL, where the anchor is the replay in captured order.
@@ -20,8 +20,8 @@
 #include "trireme/base/machine.h"
 #include "trireme/base/status.h"
 #include "trireme/exec/branch_tuner.h"
-#include "trireme/exec/random.h"
 #include "trireme/exec/replay.h"
+#include "trireme/exec/step_generator.h"
 #include "trireme/function/function.h"
 #include "trireme/graph/graph_file.h"
 #include "trireme/optim/optimizer.h"
@@ -65,7 +65,7 @@ struct Training {
   models::Batch batch;
 };
 
-// The graph's variables, in its order.
+// Returns the values of the graph's variables, in the graph's order.
 std::vector<Tensor> variables_of(const Training& training, const internal::Plan& plan) {
   std::map<std::string, Tensor> named;
   for (const Variable& variable : training.variables) named[variable.name()] = variable.read();
@@ -94,7 +94,7 @@ template <typename Ours, typename Anchor>
 void measure_in_turns(const std::string& name, int rounds, double seconds, const Ours& ours,
                       const Anchor& anchor) {
   for (int i = 0; i < rounds; ++i) {
-    // In short turns, so that a change of the machine's speed meets both.
+    // Take short turns, so that a change of the machine's speed affects both sides.
     double fast = 0, slow = 0;
     constexpr int kTurns = 5;
     for (int turn = 0; turn < kTurns; ++turn) {
@@ -105,7 +105,7 @@ void measure_in_turns(const std::string& name, int rounds, double seconds, const
   }
 }
 
-constexpr int kWarmUp = 20;  // until replay has found out whether branches pay
+constexpr int kWarmUp = 20;  // Steps until replay has measured which schedule is faster.
 
 void measure_step(const std::string& name, int rounds, double seconds) {
   Training training(name.substr(5));
@@ -118,7 +118,8 @@ void measure_step(const std::string& name, int rounds, double seconds) {
 
 void measure_branches(const std::string& name, int rounds, double seconds) {
   Training training(name.substr(9));
-  const auto plan = training.step.graph(training.batch.x, training.batch.y).plan();
+  const auto plan =
+      internal::Access<Graph>::plan(training.step.graph(training.batch.x, training.batch.y));
   const std::vector<Tensor> variables = variables_of(training, *plan);
   internal::BranchTuner tuner;
   const auto run = [&](const internal::BranchSchedule* schedule) {
@@ -137,7 +138,8 @@ void measure_branches(const std::string& name, int rounds, double seconds) {
       name, rounds, seconds, [&] { run(nullptr); }, [&] { run(&one_lane); });
 }
 
-// In a process of its own: the graph comes from a file, so that the capture does not count.
+// Runs some steps and prints the peak memory of the process. Runs in its own process and loads the
+// graph from a file, so that the memory of the capture does not count.
 int run_for_peak(const std::string& name, const std::string& file) {
   constexpr int kSteps = 5;
   Training training(name);
@@ -145,10 +147,12 @@ int run_for_peak(const std::string& name, const std::string& file) {
     for (int i = 0; i < kSteps; ++i) training.body(training.batch.x, training.batch.y);
   } else {
     const Graph graph = Graph::load(file);
-    const std::vector<Tensor> variables = variables_of(training, *graph.plan());
+    const std::vector<Tensor> variables =
+        variables_of(training, *internal::Access<Graph>::plan(graph));
     for (int i = 0; i < kSteps; ++i) {
-      value_or_throw(internal::replay(*graph.plan(), {training.batch.x, training.batch.y},
-                                      variables, internal::make_step_generator(0, i)));
+      value_or_throw(internal::replay(*internal::Access<Graph>::plan(graph),
+                                      {training.batch.x, training.batch.y}, variables,
+                                      internal::make_step_generator(0, i)));
     }
   }
   std::printf("%.0f\n", static_cast<double>(process_memory().peak));
@@ -186,10 +190,11 @@ std::string chain_of_operators(int count) {
                           return y;
                         },
                         {.check_capture = false});
-  return value_or_throw(internal::encode_graph(*chain.graph(torch::ones({4})).plan()->graph));
+  return value_or_throw(
+      internal::encode_graph(*internal::Access<Graph>::plan(chain.graph(torch::ones({4})))->graph));
 }
 
-// The anchor is the 2 s that loading may take.
+// Measures the time to load a graph. The anchor is the limit of 2 s per load.
 void measure_load(int rounds) {
   const std::string bytes = chain_of_operators(10000);
   for (int i = 0; i < rounds; ++i) {
@@ -230,7 +235,9 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (argc < 3) {
-    std::fprintf(stderr, "run bench/compare graph\n");
+    std::fprintf(
+        stderr,
+        "graph_bench: wrong arguments; run bench/compare graph, which starts this program\n");
     return 2;
   }
   const int rounds = std::atoi(argv[1]);
@@ -252,7 +259,7 @@ int main(int argc, char** argv) {
     } else if (name == "operator_overhead") {
       measure_operator_overhead(rounds, seconds);
     } else {
-      std::fprintf(stderr, "no case '%s'\n", name.c_str());
+      std::fprintf(stderr, "graph_bench: there is no case '%s'\n", name.c_str());
       return 2;
     }
   }

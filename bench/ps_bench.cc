@@ -1,13 +1,13 @@
-// One process of a cluster of parameter servers and workers, Trireme's or bare, which bench/compare
-// starts and drives.
+// One process of a cluster of parameter servers and workers, either Trireme's or bare ones.
+// bench/compare starts and controls it.
 //
-//   ps_bench server ours ADDRESS,ADDRESS INDEX     prints its address, serves until its input ends
+//   ps_bench server ours ADDRESS,ADDRESS INDEX
 //   ps_bench server bare
-//   ps_bench worker ours|bare ADDRESS,ADDRESS      does what each line of its input says, then
-//   answers
-//                                                  with a line: "pull N", "push N", "many_small N"
+//   ps_bench worker ours|bare ADDRESS,ADDRESS
 //
-// A dense variable of 64 MiB has a shard on each server; 10,000 small ones have 64 floats each.
+// A server prints its address and serves until its input is closed. A worker executes each line of
+// its input ("pull N", "push N" or "many_small N") and answers with a line. A dense variable of 64
+// MiB has a shard on each server; 10,000 small variables have 64 floats each.
 #include <ATen/Parallel.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/full.h>
@@ -73,8 +73,8 @@ int serve_bare() {
 
 using Commands = std::map<std::string, std::function<void()>>;
 
-// Obeys until its input ends.
-int obey(const Commands& commands) {
+// Executes the commands of the input until it ends.
+int execute_commands(const Commands& commands) {
   std::printf("ready\n");
   std::fflush(stdout);
   for (std::string line; std::getline(std::cin, line);) {
@@ -114,21 +114,21 @@ int work_for_ours(const std::string& addresses) {
   };
   at::Tensor delta = BufferPool::shared().empty({kFloats}, at::kFloat);
   delta.fill_(0.1);
-  return obey({{"pull", [&] { value_or_throw(client->pull({{dense}})); }},
-               {"push", [&] { push({{.variable = dense, .values = delta}}); }},
-               {"many_small", [&] {
-                  std::vector<PsPull> pulls;
-                  pulls.reserve(kSmall);
-                  for (const PsVariable& variable : small) pulls.push_back({variable});
-                  const auto deltas =
-                      at::_foreach_mul(value_or_throw(client->pull(std::move(pulls))), 0.001);
-                  std::vector<PsPush> pushes;
-                  pushes.reserve(kSmall);
-                  for (int i = 0; i < kSmall; ++i) {
-                    pushes.push_back({.variable = small[i], .values = deltas[i]});
-                  }
-                  push(pushes);
-                }}});
+  return execute_commands({{"pull", [&] { value_or_throw(client->pull({{dense}})); }},
+                           {"push", [&] { push({{.variable = dense, .values = delta}}); }},
+                           {"many_small", [&] {
+                              std::vector<PsPull> pulls;
+                              pulls.reserve(kSmall);
+                              for (const PsVariable& variable : small) pulls.push_back({variable});
+                              const auto deltas = at::_foreach_mul(
+                                  value_or_throw(client->pull(std::move(pulls))), 0.001);
+                              std::vector<PsPush> pushes;
+                              pushes.reserve(kSmall);
+                              for (int i = 0; i < kSmall; ++i) {
+                                pushes.push_back({.variable = small[i], .values = deltas[i]});
+                              }
+                              push(pushes);
+                            }}});
 }
 
 int work_for_bare(const std::string& addresses) {
@@ -147,7 +147,7 @@ int work_for_bare(const std::string& addresses) {
     }
     for (std::thread& thread : threads) thread.join();
   };
-  return obey(
+  return execute_commands(
       {{"pull",
         [&] { on_each([](BarePsClient& client, float* data) { client.pull(data); }, into); }},
        {"push",
@@ -167,6 +167,7 @@ int main(int argc, char** argv) {
   if (what == "server bare") return serve_bare();
   if (what == "worker ours" && arguments.size() == 3) return work_for_ours(arguments[2]);
   if (what == "worker bare" && arguments.size() == 3) return work_for_bare(arguments[2]);
-  std::fprintf(stderr, "run bench/compare ps\n");
+  std::fprintf(stderr,
+               "ps_bench: wrong arguments; run bench/compare ps, which starts this program\n");
   return 2;
 }

@@ -1,10 +1,11 @@
-// The client's side of bench/scale_ps: many clients of the parameter servers in one process.
+// The client side of bench/scale_ps: many clients of the parameter servers in one process.
 //
-//   ps_scale ADDRESS,… large GIB           makes variables of 16 MiB, pulls them one by one, twice
-//   ps_scale ADDRESS,… small CLIENTS STEPS   each client pulls 10,000 small variables and adds to
-//   them
+//   ps_scale ADDRESS,… large GIB
+//   ps_scale ADDRESS,… small CLIENTS STEPS
 //
-// Prints one JSON object: seconds of a step, and the process's memory in bytes.
+// "large" creates variables of 16 MiB and pulls them one by one, twice. "small" has each client
+// pull and push 10,000 small variables in every step. Prints one JSON object per measurement: the
+// seconds it took, and the memory of the process in bytes.
 #include <unistd.h>
 
 #include <atomic>
@@ -85,7 +86,8 @@ int small(const std::string& addresses, int clients, int steps) {
   std::vector<Worker> workers(clients);
   for (Worker& worker : workers) {
     worker.client = connect(addresses);
-    // Layouts are the same for all; what a worker of its own process would look up is looked up.
+    // All workers share the layouts, but each opens the variables itself, as a worker in a process
+    // of its own does.
     worker.variables = value_or_throw(worker.client->open(layouts));
   }
   std::atomic<uint64_t> sequence = 0;
@@ -124,6 +126,7 @@ int main(int argc, char** argv) {
   if (arguments.size() == 4 && arguments[1] == "small") {
     return trireme::bench::small(arguments[0], std::stoi(arguments[2]), std::stoi(arguments[3]));
   }
-  std::fprintf(stderr, "run bench/scale_ps\n");
+  std::fprintf(stderr,
+               "ps_scale: wrong arguments; run bench/scale_ps, which starts this program\n");
   return 2;
 }

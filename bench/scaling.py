@@ -1,4 +1,4 @@
-"""What the commands bench/scale_* share: what a process takes, and the plot of what grows."""
+"""Code that the bench/scale_* commands share: the resources of a process, and a plot."""
 import importlib.machinery
 import importlib.util
 import math
@@ -34,12 +34,12 @@ def connections(pid):
 
 
 def cpu_seconds(pid):
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()  # the name may have spaces
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()  # The name may contain spaces.
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def plot(path, x_name, y_name, lines):
-    """Lines of points, by name; x is logarithmic."""
+    """Writes an SVG plot of `lines`, lists of points by name. The x axis is logarithmic."""
     width, height, left, bottom = 480, 300, 60, 40
     points = [point for line in lines.values() for point in line]
     first, last = (math.log2(end(x for x, _ in points)) for end in (min, max))

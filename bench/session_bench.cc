@@ -1,10 +1,10 @@
-// Steps over servers in other processes, beside bare gRPC calls and beside what compute and
-// transport alone allow.
+// Measures steps over servers in other processes, against bare gRPC calls and against the bound
+// that compute and transport alone set.
 //
 //   session_bench MASTER OTHER_PID MASTER_PID BARE ROUNDS [CASE...]
 //
-// MASTER is the target of /job:worker/task:0 of a cluster of two workers with one thread each; the
-// process ids are those of the two servers, whose CPU time is read. Cases: run_remote run_two_tasks
+// MASTER is the target of /job:worker/task:0 of a cluster of two workers with one thread each. The
+// process ids are those of the two servers, to read their CPU time. Cases: run_remote run_two_tasks
 // pipeline. Prints one JSON object per case and round.
 #include <ATen/Parallel.h>
 #include <torch/types.h>
@@ -32,7 +32,7 @@ namespace {
 using torch::Tensor;
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kActivation = 4 << 20;  // floats: 16 MiB
+constexpr int64_t kActivation = 4 << 20;  // Floats of an activation: 16 MiB.
 constexpr int kStages = 8;
 constexpr int kInFlight = 4;
 
@@ -84,7 +84,7 @@ void small_steps(Session& session, BareClient& bare, bool two_tasks, int rounds)
   }
 }
 
-// User and system time of a process, in seconds.
+// Returns the user and system time of a process in seconds.
 double cpu_seconds(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/stat");
   std::string text((std::istreambuf_iterator<char>(file)), {});
@@ -101,10 +101,11 @@ double cpu_seconds(const std::string& pid) {
 using Step = Function<Tensor(const Tensor&)>;
 
 struct Cost {
-  double seconds;  // per step
-  double cpu;      // of both servers, per step
+  double seconds;  // Time per step.
+  double cpu;      // CPU time of both servers per step.
 };
 
+// Runs steps, kInFlight at a time, and returns their cost.
 Cost cost_of(Session& session, const Step& step, const std::vector<std::string>& pids, int steps) {
   const auto cpu = [&] {
     double sum = 0;
@@ -113,15 +114,15 @@ Cost cost_of(Session& session, const Step& step, const std::vector<std::string>&
   };
   const double cpu_before = cpu();
   const double time = seconds([&] {
-    std::deque<std::future<Tensor>> under_way;
+    std::deque<std::future<Tensor>> in_flight;
     for (int i = 0; i < steps; ++i) {
-      if (under_way.size() == kInFlight) {
-        under_way.front().get();
-        under_way.pop_front();
+      if (in_flight.size() == kInFlight) {
+        in_flight.front().get();
+        in_flight.pop_front();
       }
-      under_way.push_back(session.start(step, torch::ones({})));
+      in_flight.push_back(session.start(step, torch::ones({})));
     }
-    for (auto& step : under_way) step.get();
+    for (auto& step : in_flight) step.get();
   });
   return {time / steps, (cpu() - cpu_before) / steps};
 }
@@ -131,7 +132,7 @@ Tensor compute(Tensor x, int passes) {
   return x;
 }
 
-// Stage after stage, each on the other task.
+// A pipeline whose stages alternate between the two tasks.
 Step pipeline(int passes) {
   return function("pipeline", std::function<Tensor(const Tensor&)>([passes](const Tensor& x) {
                     Tensor activation;
@@ -145,7 +146,7 @@ Step pipeline(int passes) {
                   {.check_capture = false});
 }
 
-// The same operators, and nothing crosses: half of the stages on each task.
+// The same operators, with half of the stages on each task, so that no activation is sent.
 Step compute_alone(int passes) {
   return function("compute_alone", std::function<Tensor(const Tensor&)>([passes](const Tensor& x) {
                     Tensor sum;
@@ -162,8 +163,8 @@ Step compute_alone(int passes) {
                   {.check_capture = false});
 }
 
-// As many activations cross each way, and nothing is computed on them; or, to know what making them
-// costs, none crosses.
+// If `crosses`, sends as many activations between the tasks as the pipeline does, without computing
+// on them. Otherwise only creates them, to measure what that costs.
 Step transport_alone(bool crosses) {
   return function("transport_alone",
                   std::function<Tensor(const Tensor&)>([crosses](const Tensor& x) {
@@ -183,11 +184,13 @@ Step transport_alone(bool crosses) {
                   {.check_capture = false});
 }
 
+// Measures the pipeline against its bound: the larger of its compute alone, its transport alone,
+// and the CPU time of both divided by the two cores.
 void pipeline_case(Session& session, const std::vector<std::string>& pids, int rounds) {
   const Step transport = transport_alone(true), making = transport_alone(false);
   cost_of(session, making, pids, 4);
   cost_of(session, transport, pids, 4);
-  // As much computing as makes it 1 to 2 times the transport.
+  // Choose the number of passes so that computing takes 1 to 2 times as long as the transport.
   const double wanted = 1.5 * cost_of(session, transport, pids, 8).seconds;
   const Step once = compute_alone(1);
   cost_of(session, once, pids, 2);
@@ -234,7 +237,9 @@ int run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   if (argc < 7) {
-    std::fprintf(stderr, "usage: see bench/compare\n");
+    std::fprintf(
+        stderr,
+        "session_bench: wrong arguments; run bench/compare graph, which starts this program\n");
     return 2;
   }
   try {

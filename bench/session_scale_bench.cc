@@ -1,10 +1,11 @@
-// How steps grow with the tasks that they are cut over: 2, 4, 8, 16 and 32 servers in this process.
+// Measures how steps scale with the number of tasks that they are cut over: 2, 4, 8, 16 and 32
+// servers in this process.
 //
 //   session_scale_bench [STEPS]
 //
-// Prints a table for docs/scale.md: for each shape of graph and number of tasks the time of a step
-// when one follows the other, and of each when 4 are in flight, the calls that a step takes and
-// the bytes in them, as the servers count them.
+// Prints a table for docs/scale.md. For each shape of graph and number of tasks it has the time of
+// a step when steps run one after the other, the time per step when 4 are in flight, and the calls
+// and bytes of a step as the servers count them.
 #include <torch/types.h>
 
 #include <algorithm>
@@ -31,14 +32,14 @@ using std::chrono::steady_clock;
 using torch::Tensor;
 using Body = Tensor (*)(const Tensor& x, int tasks);
 
-constexpr int64_t kValues = 256;  // of each tensor: 1 KiB
+constexpr int64_t kValues = 256;  // Elements of each tensor: 1 KiB.
 constexpr size_t kInFlight = 4;
 
 std::string device(int task) {
   return absl::StrCat("/job:worker/task:", task);
 }
 
-// One operator on each task, one task after the other.
+// Runs one operator on each task, one task after the other.
 Tensor chain(const Tensor& x, int tasks) {
   Tensor y = x;
   for (int i = 0; i < tasks; ++i) {
@@ -48,7 +49,7 @@ Tensor chain(const Tensor& x, int tasks) {
   return y;
 }
 
-// The same input on each task, all results to the first.
+// Sends the same input to each task, and all results to the first.
 Tensor star(const Tensor& x, int tasks) {
   std::vector<Tensor> results;
   for (int i = 0; i < tasks; ++i) {
@@ -58,7 +59,7 @@ Tensor star(const Tensor& x, int tasks) {
   return torch::stack(results).sum(0);
 }
 
-// Each task's result to each other task, and what these make of them to the first.
+// Sends the result of each task to every other task, and the sums that those compute to the first.
 Tensor all_to_all(const Tensor& x, int tasks) {
   std::vector<Tensor> results, sums;
   for (int i = 0; i < tasks; ++i) {
@@ -76,20 +77,21 @@ struct Traffic {
   uint64_t calls = 0, bytes = 0;
 };
 
-// Of steps, over all tasks so far.
+// Returns the traffic of all steps so far, summed over all tasks.
 Traffic traffic_of(const InProcessCluster& cluster) {
   Traffic sum;
   for (const TaskId& task : cluster.spec().all_tasks()) {
     Channel channel({.address = cluster.spec().address(task)});
     std::promise<absl::StatusOr<TaskDescription>> answer;
-    describe_task(channel, after(std::chrono::seconds(30)),
-                  [&](absl::StatusOr<TaskDescription> told) { answer.set_value(std::move(told)); });
-    const TaskDescription told = value_or_throw(answer.get_future().get());
+    describe_task(
+        channel, after(std::chrono::seconds(30)),
+        [&](absl::StatusOr<TaskDescription> result) { answer.set_value(std::move(result)); });
+    const TaskDescription description = value_or_throw(answer.get_future().get());
     for (const std::string method :
          {"/trireme.Master/RunStep", "/trireme.Worker/RunPart", "/trireme.Worker/Deliver"}) {
       const auto counter = [&](const char* what) {
-        const auto found = told.counters.find(absl::StrCat("rpc_server", method, what));
-        return found == told.counters.end() ? 0 : found->second;
+        const auto found = description.counters.find(absl::StrCat("rpc_server", method, what));
+        return found == description.counters.end() ? 0 : found->second;
       };
       sum.calls += counter("/calls");
       sum.bytes += counter("/bytes_in") + counter("/bytes_out");
@@ -107,7 +109,7 @@ void measure(const std::string& shape, Body body, int tasks, int steps) {
   Session session(cluster.target({"worker", 0}));
   const auto f = function(shape, [&](const Tensor& x) { return body(x, tasks); });
   const Tensor x = torch::ones({kValues});
-  run_eagerly(true);  // in this program, whatever the scopes say
+  run_eagerly(true);  // Runs in this program, without regard to the device scopes.
   const double expected = f(x)[0].item<double>();
   run_eagerly(false);
   const auto check = [&](const Tensor& y) {

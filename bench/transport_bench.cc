@@ -1,10 +1,13 @@
-// Trireme's transport beside bare gRPC, in one run: a client process measures two server processes,
-// one of each kind, in turn. Prints one JSON object per measurement; bench/compare makes ratios.
+// Measures Trireme's transport against bare gRPC: a client process measures two server processes,
+// one of each kind, in turn. Prints one JSON object per measurement; bench/compare computes ratios.
 //
-//   transport_bench --certs FOLDER                 writes certificates for the others
-//   transport_bench --serve ours|bare [FOLDER]     prints its address, serves until its standard
-//                                                  input ends; with TLS if there is a folder
+//   transport_bench --certs FOLDER
+//   transport_bench --serve ours|bare [FOLDER]
 //   transport_bench OURS BARE OURS_TLS BARE_TLS FOLDER ROUNDS SCALE [CASE…]
+//
+// The first form writes certificates for the others. The second prints its address and serves until
+// its standard input is closed, with TLS if a folder is given. The third is the client; its first
+// four arguments are addresses of servers.
 #include <unistd.h>
 
 #include <atomic>
@@ -45,7 +48,8 @@ class BenchService final : public Service {
   at::Tensor tensor_;
 };
 
-// Both sides of the anchor use the task's certificate, whose host name gRPC checks.
+// Reads the TLS settings of the anchor. Both of its sides use the task's certificate, because gRPC
+// checks the host name in it.
 BareTls bare_tls(const std::string& folder) {
   if (folder.empty()) return {};
   const auto read = [&](const char* name) {
@@ -101,7 +105,7 @@ void ours_in_flight(Channel& channel, const std::string& body, int count, int in
 
 struct Case {
   const char* unit;
-  double work;  // what one run does, in units
+  double work;  // Work of one run, in units.
   std::function<void()> ours;
   std::function<void()> bare;
 };
@@ -110,7 +114,7 @@ void measure_rounds(const std::string& name, const Case& test, int rounds) {
   test.ours();
   test.bare();
   for (int round = 0; round < rounds; ++round) {
-    // Each goes first in turn, so that neither always finds the machine as the other left it.
+    // Alternate which side goes first, so that neither always runs right after the other.
     double took_ours = 0, took_bare = 0;
     if (round % 2 == 0) took_ours = seconds(test.ours);
     took_bare = seconds(test.bare);
@@ -124,12 +128,12 @@ void measure_rounds(const std::string& name, const Case& test, int rounds) {
   }
 }
 
-// All, or those that are chosen.
+// Measures the chosen cases, or all of them if none is chosen.
 int measure_cases(const std::map<std::string, Case>& cases, const std::vector<std::string>& chosen,
                   int rounds) {
   for (const std::string& name : chosen) {
     if (cases.contains(name)) continue;
-    std::fprintf(stderr, "no case '%s'\n", name.c_str());
+    std::fprintf(stderr, "transport_bench: there is no case '%s'\n", name.c_str());
     return 2;
   }
   for (const auto& [name, test] : cases) {
@@ -164,7 +168,8 @@ int measure(const Servers& servers, int rounds, double scale,
     throw_if_error(response.status());
     if (response->tensors.at(0).nbytes() != kBytes) std::abort();
   };
-  // Warm memory on both sides: the pool's block and one buffer. Fresh: mapped anew for each fetch.
+  // Warm cases reuse memory on both sides: a block of the pool, and one buffer. Fresh cases map new
+  // memory for each fetch.
   at::Tensor warm = BufferPool::shared().empty({kBytes}, at::kByte);
   const auto bare_fetch = [&](at::Tensor& buffer) {
     bare.fetch(static_cast<uint8_t*>(buffer.data_ptr()), kBytes);
@@ -235,7 +240,9 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (arguments.size() < 7) {
-    std::fprintf(stderr, "run bench/compare transport\n");
+    std::fprintf(stderr,
+                 "transport_bench: wrong arguments; run bench/compare transport, which starts this "
+                 "program\n");
     return 2;
   }
   return trireme::bench::measure(

@@ -49,7 +49,7 @@ Credentials client_credentials(const std::string& certs) {
   return value_or_throw(Credentials::from_folder(certs, std::nullopt));
 }
 
-std::function<void(const std::vector<TaskId>&)> say_for_whom(const ClusterSpec& spec) {
+std::function<void(const std::vector<TaskId>&)> report_missing_tasks(const ClusterSpec& spec) {
   return [spec, last = size_t{0}, again = Time::min()](const auto& missing) mutable {
     const Time now = Clock::real().now();
     if (missing.size() == last && now < again) return;
@@ -60,10 +60,12 @@ std::function<void(const std::vector<TaskId>&)> say_for_whom(const ClusterSpec& 
 }
 
 std::chrono::milliseconds seconds_of(const std::string& flag, double seconds) {
-  constexpr double kMost = 1e7;  // more than a hundred days
+  constexpr double kMost = 1e7;  // More than a hundred days.
   if (!(seconds > 0) || seconds > kMost) {
-    throw Error(ErrorCode::kInvalidArgument,
-                absl::StrCat(flag, "=", seconds, " is no time to wait; give seconds above 0"));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        absl::StrCat(flag, "=", seconds,
+                     " is not a valid time; give a number of seconds above 0 and up to 1e7"));
   }
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }

@@ -9,13 +9,13 @@
 #include "trireme/cluster/resolver.h"
 #include "trireme/rpc/credentials.h"
 
-// What the commands share. A command declares its options and its help in one function, and sets
-// `run` when it is the one that was called.
+// Declarations that the commands share. Each command declares its options and its help in one
+// add_*_command() function, and sets `run` if it is the command that was called.
 namespace trireme {
 
 struct Invocation {
-  std::vector<std::string> program;  // what stands after "--"
-  std::function<int()> run;          // its result is the exit code
+  std::vector<std::string> program;  // Words after "--": a program with its arguments.
+  std::function<int()> run;          // Runs the command and returns the exit code.
 };
 
 void add_server_command(CLI::App& app, Invocation& invocation);
@@ -27,23 +27,26 @@ void add_launch_command(CLI::App& app, Invocation& invocation);
 inline constexpr int kRunTimeError = 1;
 inline constexpr int kUsageError = 2;
 
-// Two for what the user can mend in the command or the spec, else one.
+// Returns kUsageError if the user can fix the error in the command or the cluster spec, otherwise
+// kRunTimeError.
 int exit_code_of(const Error& error);
-// One line "trireme: ..." on standard error.
+// Writes one line "trireme: ..." to standard error.
 void say(const std::string& line);
-// The error as one line, in which the task stands once.
+// Returns the text of the error, which names the task once.
 std::string text_of(const Error& error);
 
-// The cluster from flags, of which the empty ones were not given, and the environment.
+// Resolves the cluster from the flags and the environment. An empty flag was not given.
 Cluster resolve_cluster(const std::string& job, const std::string& task, const std::string& file);
 
-// Those of a client in the folder of --certs; an empty one: none.
+// Returns the credentials of a client from the folder of --certs, or insecure ones if it is empty.
 Credentials client_credentials(const std::string& certs);
 
-// For whoever waits: says who is missing, again when fewer are, and every ten seconds.
-std::function<void(const std::vector<TaskId>&)> say_for_whom(const ClusterSpec& spec);
+// Returns a callback for a wait that prints the tasks that are missing: at first, whenever their
+// number changes, and every ten seconds.
+std::function<void(const std::vector<TaskId>&)> report_missing_tasks(const ClusterSpec& spec);
 
-// Throws Error, naming the flag, unless the value is a number of seconds that one can wait.
+// Converts the seconds of a flag. Throws Error, naming the flag, unless they are above 0 and at
+// most 1e7.
 std::chrono::milliseconds seconds_of(const std::string& flag, double seconds);
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
-// `trireme graph show`: what a captured function does, from its file. `trireme graph operators`:
-// what it may consist of.
+// `trireme graph show` prints the operators of a captured function from its file. `trireme graph
+// operators` prints the operators that captured functions may use.
 #include "trireme/graph/graph.h"
 
 #include <cstdio>
@@ -12,18 +12,18 @@
 namespace trireme {
 
 void add_graph_command(CLI::App& app, Invocation& invocation) {
-  CLI::App* graph = app.add_subcommand("graph", "Shows captured functions");
+  CLI::App* graph = app.add_subcommand("graph", "Show captured functions");
   graph->require_subcommand(1);
   CLI::App* show = graph->add_subcommand("show",
-                                         "The operators of a graph file, checked as a "
-                                         "server checks them");
+                                         "Check a graph file as a server does, and show its "
+                                         "operators");
   struct Options {
     std::string file;
     bool dot = false;
   };
   auto options = std::make_shared<Options>();
-  show->add_option("FILE", options->file, "Written by Graph::save")->required();
-  show->add_flag("--dot", options->dot, "A picture in Graphviz's language instead of a table");
+  show->add_option("FILE", options->file, "A file written by Graph::save")->required();
+  show->add_flag("--dot", options->dot, "Print a graph for Graphviz instead of a table");
   show->callback([options, &invocation] {
     invocation.run = [options] {
       try {
@@ -38,7 +38,7 @@ void add_graph_command(CLI::App& app, Invocation& invocation) {
     };
   });
   CLI::App* operators = graph->add_subcommand(
-      "operators", "The full names of all operators that a captured function may consist of");
+      "operators", "List the full names of all operators that a captured function may use");
   operators->callback([&invocation] {
     invocation.run = [] {
       internal::register_row_updates();

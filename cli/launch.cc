@@ -14,6 +14,16 @@
 #include "trireme/cluster/device_spec.h"
 #include "trireme/rpc/certificates.h"
 
+// `trireme launch` runs a program with a cluster of its own, in this order:
+//
+// 1. Start the servers as child processes on reserved ports, and wait until all of them answer.
+// 2. Run the program as the chief, and wait until it ends or a signal asks the launcher to end.
+// 3. On a signal, pass it on to the program. If it does not end, send SIGTERM and then SIGKILL.
+// 4. Stop the servers, and exit with the program's exit code.
+//
+// The servers have process groups of their own, so Ctrl-C in a terminal reaches the program, which
+// may still use them, but not the servers.
+
 namespace trireme {
 namespace {
 
@@ -24,16 +34,17 @@ Examples:
   trireme launch --workers 3 --ps 2 -- trireme status
 
 Starts a `trireme server` for each task on a free port of this machine, waits until all of them
-answer, and runs the program as the chief: it finds the cluster in TF_CONFIG, as on a real one. With
---same-binary the program itself runs in every role, and serves where tr::resolve() says so.
+answer, and runs the program as the chief. The program finds the cluster in TF_CONFIG, as on a real
+cluster. With --same-binary the program itself runs in every role; tr::resolve() tells it when to
+serve.
 
-Lines of the servers begin with their task, as [worker/0]; the program's own output is left as it is.
-When the program ends, or on Ctrl-C or SIGTERM, everything is stopped. The exit code is the
-program's; 128 and the signal's number if a signal ended it. If a server ends early, a warning says
-so and the rest goes on.)";
+Each line of a server's output is prefixed with its task, for example [worker/0]. The program's own
+output is not changed. When the program ends, or on Ctrl-C or SIGTERM, everything is stopped. The exit
+code is the program's, or 128 plus the signal if a signal ended it. If a server ends early, a warning
+is printed and the other tasks continue.)";
 
-// How long a program that was asked to end may take, before it is asked more firmly.
-constexpr auto kPatience = std::chrono::seconds(10);
+// Time that the program has to end after each signal, before it gets a stronger one.
+constexpr auto kStopGrace = std::chrono::seconds(10);
 constexpr int kMostTasks = 1000;
 
 struct LaunchFlags {
@@ -50,23 +61,24 @@ void check(const LaunchFlags& options, const std::vector<std::string>& program) 
   for (const auto& [flag, count] :
        {std::pair("--workers", options.workers), {"--ps", options.ps}}) {
     if (count < 0 || count > kMostTasks) {
-      refuse(absl::StrCat(flag, "=", count, " is no number of tasks from 0 to ", kMostTasks));
+      refuse(absl::StrCat(flag, "=", count, " is not a valid number of tasks; give 0 to ",
+                          kMostTasks));
     }
   }
   if (options.workers + options.ps == 0) {
-    refuse("--workers=0 --ps=0 makes no cluster; give at least one task");
+    refuse("--workers=0 --ps=0 is not a valid cluster; give at least one task");
   }
   if (program.empty()) {
     refuse(
-        "there is no program to run; write it after two dashes: trireme launch --workers 3 --ps "
+        "no program was given to run; give it after two dashes: trireme launch --workers 3 --ps "
         "2 -- ./program");
   }
   if (!options.devices.empty()) {
     DeviceList::parse(options.devices);
     if (options.same_binary) {
       refuse(
-          "--devices is for `trireme server`s; with --same-binary the program's own "
-          "ServerOptions say which devices it has");
+          "--devices cannot be used with --same-binary: it sets the devices of `trireme server`; "
+          "set them in the program's own ServerOptions");
     }
   }
   parse_log_level(options.log_level);
@@ -85,12 +97,12 @@ std::vector<std::string> server_command(const LaunchFlags& options,
   return command;
 }
 
-// Whether a Ctrl-C of the terminal reaches our children by itself.
+// Returns true if the terminal sends Ctrl-C to our child processes itself.
 bool in_foreground() {
   return isatty(STDIN_FILENO) && tcgetpgrp(STDIN_FILENO) == getpgrp();
 }
 
-// Runs the chief's program, and passes on to it a signal that asks us to end.
+// Runs the chief's program until it ends. Passes on to it a signal that asks the launcher to end.
 ExitStatus run_program(const std::vector<std::string>& program, const std::string& tf_config,
                        const StopOnSignal& signals) {
   Mutex mutex;
@@ -101,8 +113,8 @@ ExitStatus run_program(const std::vector<std::string>& program, const std::strin
     over = true;
     changed.notify_all();
   };
-  // In a terminal it stays in the foreground, where it can be typed to. Elsewhere it leads a group,
-  // so that what it started itself ends with it.
+  // In a terminal the program stays in the foreground, so that it can read from the terminal.
+  // Elsewhere it leads a process group, so that the processes it started end with it.
   const bool foreground = in_foreground();
   auto process = value_or_throw(Subprocess::start({.argv = program,
                                                    .environment = {{"TF_CONFIG", tf_config}},
@@ -116,8 +128,8 @@ ExitStatus run_program(const std::vector<std::string>& program, const std::strin
   if (signals.token().stop_requested()) {
     if (!foreground || signals.signal() != SIGINT) process->send_signal(signals.signal());
     for (const int signal : {SIGTERM, SIGKILL}) {
-      if (process->wait(after(kPatience))) break;
-      say(absl::StrCat("the program (pid ", process->pid(), ") goes on; sending SIG",
+      if (process->wait(after(kStopGrace))) break;
+      say(absl::StrCat("the program (pid ", process->pid(), ") has not ended; sending SIG",
                        sigabbrev_np(signal)));
       process->send_signal(signal);
     }
@@ -148,10 +160,10 @@ void add_launch_command(CLI::App& app, Invocation& invocation) {
   CLI::App* command =
       app.add_subcommand("launch", "Run a program with a whole cluster on this machine");
   auto options = std::make_shared<LaunchFlags>();
-  command->add_option("--workers", options->workers, "How many workers")->capture_default_str();
-  command->add_option("--ps", options->ps, "How many parameter servers")->capture_default_str();
+  command->add_option("--workers", options->workers, "Number of workers")->capture_default_str();
+  command->add_option("--ps", options->ps, "Number of parameter servers")->capture_default_str();
   command->add_option("--devices", options->devices,
-                      "Logical devices of each server, as cpu:2 or cpu:2,gpu:1");
+                      "Logical devices of each server, for example cpu:2 or cpu:2,gpu:1");
   command
       ->add_option("--certs", options->certs,
                    "Write certificates for the cluster into this folder, and use them")
@@ -162,7 +174,7 @@ void add_launch_command(CLI::App& app, Invocation& invocation) {
       ->capture_default_str();
   command
       ->add_option("--log-level", options->log_level,
-                   "Of the servers: debug, info, warning, error or off")
+                   "Log level of the servers: debug, info, warning, error or off")
       ->capture_default_str();
   command->footer(kLaunchFooter);
   command->callback([&invocation, options] {

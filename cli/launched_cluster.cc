@@ -11,11 +11,20 @@
 #include "trireme/base/status.h"
 #include "trireme/runtime/cluster_status.h"
 
+// Each server is a Subprocess whose watcher thread calls on_line() and on_exit(). Before the
+// cluster is up, the end of any server is an error: on_exit() requests `one_ended_`, which ends the
+// wait, and wait_until_up() finds the server among `members_` and throws with its last lines. Once
+// the cluster is up, a server that fails only causes a warning, because the coordinator survives
+// lost workers.
+//
+// The callbacks take `mutex_`. So no method holds it while it waits for a process: stop() collects
+// the processes under the lock and waits without it.
+
 namespace trireme {
 namespace {
 
-constexpr size_t kLastLines = 10;
-// A server drains for ten seconds.
+constexpr size_t kLastLines = 10;  // Lines of a server that an error shows.
+// Time limit for the servers to stop. A server drains for up to ten seconds.
 constexpr auto kStopLimit = std::chrono::seconds(15);
 
 std::string short_name(const TaskId& task) {
@@ -60,7 +69,7 @@ void LaunchedCluster::start(const std::vector<std::string>& command) {
         .on_stdout = [=, this](const std::string& line) { on_line(task, STDOUT_FILENO, line); },
         .on_stderr = [=, this](const std::string& line) { on_line(task, STDERR_FILENO, line); },
         .null_stdin = true,
-        // Ctrl-C in a terminal is for the program; the servers stay until it has ended.
+        // Ctrl-C in a terminal must not reach the servers: the program may still need them.
         .own_group = true,
         .on_exit = [=, this](const ExitStatus& status) { on_exit(task, status); },
     }));
@@ -74,7 +83,7 @@ bool LaunchedCluster::wait_until_up(Duration limit, const Credentials& credentia
   std::stop_callback on_stop(stop, [this] { one_ended_.request_stop(); });
   const ClusterStatus status = describe_cluster(spec_, {.deadline = after(limit),
                                                         .wait = true,
-                                                        .on_waiting = say_for_whom(spec_),
+                                                        .on_waiting = report_missing_tasks(spec_),
                                                         .stop = one_ended_.get_token(),
                                                         .credentials = credentials});
   if (stop.stop_requested()) return false;
@@ -132,7 +141,7 @@ void LaunchedCluster::stop() {
 }
 
 void LaunchedCluster::on_line(const TaskId& task, int fd, const std::string& line) {
-  // One write for a line, so that those of several servers do not mix.
+  // Write each line with one call, so that lines of several servers do not mix.
   const std::string text = absl::StrCat("[", short_name(task), "] ", line, "\n");
   (void)!write(fd, text.data(), text.size());
   MutexLock lock(mutex_);
@@ -146,11 +155,12 @@ void LaunchedCluster::on_exit(const TaskId& task, const ExitStatus& status) {
   {
     MutexLock lock(mutex_);
     members_[task].ended = status;
-    warn = up_ && !stopping_ && !status.ok();  // else it was told that the job has ended
+    // A server that exits with code 0 was told that the job has ended.
+    warn = up_ && !stopping_ && !status.ok();
   }
   if (warn) {
     say(absl::StrCat("warning: ", task.to_string(), " has ended early: ", status.to_string(),
-                     "; the rest goes on without it"));
+                     "; the other tasks continue without it"));
   }
   one_ended_.request_stop();
 }

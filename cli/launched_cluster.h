@@ -15,23 +15,25 @@
 
 namespace trireme {
 
-// The servers of a cluster on this machine, as child processes on ports that are held for them.
-// What they write is written here with the task before each line. Thread-safe.
+// Runs the servers of a cluster on this machine, as child processes on reserved ports. Copies each
+// line of their output to the output of this process, prefixed with the task. Thread-safe.
 class LaunchedCluster {
  public:
+  // Reserves the ports. Starts nothing yet.
   LaunchedCluster(int workers, int ps);
-  ~LaunchedCluster();  // stops them
+  // Stops the servers.
+  ~LaunchedCluster();
 
   const ClusterSpec& spec() const { return spec_; }
-  // What the process of a task is told of its cluster.
+  // Returns the TF_CONFIG for the process of a task.
   std::string tf_config(const TaskId& task) const;
 
   // Runs the command once for each task.
   void start(const std::vector<std::string>& command);
-  // Returns when every task answers. Throws Error, naming the task and with its last lines, if one
-  // ends before or does not answer in time; returns false if stop is requested meanwhile.
+  // Waits until every task answers. Throws Error, with the task and its last lines, if one ends
+  // before that or does not answer in time. Returns false if `stop` is requested first.
   bool wait_until_up(Duration limit, const Credentials& credentials, std::stop_token stop);
-  // SIGTERM, then a bounded wait, then SIGKILL.
+  // Sends SIGTERM to the servers and waits for them; kills those that do not stop in time.
   void stop();
 
  private:
@@ -48,11 +50,11 @@ class LaunchedCluster {
 
   std::vector<PortReservation> ports_;
   ClusterSpec spec_;
-  std::stop_source one_ended_;
+  std::stop_source one_ended_;  // Requested when a server ends, or when wait_until_up() must end.
 
   Mutex mutex_;
   std::map<TaskId, Member> members_ ABSL_GUARDED_BY(mutex_);
-  bool up_ ABSL_GUARDED_BY(mutex_) = false;
+  bool up_ ABSL_GUARDED_BY(mutex_) = false;  // True once all servers have answered.
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -18,24 +18,26 @@ constexpr char kMainFooter[] = R"(
 Examples:
   trireme launch --workers 3 --ps 2 -- ./train       a whole cluster on this machine, for one program
   trireme server --job ps --task 0 --cluster c.json  one task, on the machine where it should run
-  trireme status --cluster c.json                    who is up, since when, with which devices
+  trireme status --cluster c.json                    which tasks are up, since when, their devices
   trireme graph show step.graph                      the operators of a captured function
-  trireme graph operators                            the operators that it may consist of
-  trireme certs init certs --cluster c.json          certificates, so that only these tasks get in
+  trireme graph operators                            all operators that captured functions may use
+  trireme certs init certs --cluster c.json          certificates, so that only these tasks connect
 
-A cluster file names every task of every role once, and all processes share it:
+A cluster file lists the address of every task of every role, and all processes use the same file:
   {"worker": ["a:2222", "b:2222"], "ps": ["a:2221"]}
-Instead of a file, TF_CONFIG is read, or the variables of torchrun or Slurm.
+Without a file, TF_CONFIG is read, or the variables of torchrun or Slurm.
 
-`trireme COMMAND --help` tells more.)";
+See `trireme COMMAND --help` for each command.)";
 
+// Lowers the first letter of a sentence ("A subcommand is required"), but not of a name
+// ("TF_CONFIG").
 std::string lower_first(std::string text) {
-  // "A subcommand is required" but "TF_CONFIG".
   if (text.size() > 1 && std::islower(text[1])) text[0] = static_cast<char>(std::tolower(text[0]));
   return text;
 }
 
-// The first word that was not understood; CLI11 tells them in an order of its own.
+// Returns the first of the words that is in `some`. CLI11 lists the words that it did not
+// understand in an order of its own.
 std::string first_of(const std::vector<std::string>& words, const std::vector<std::string>& some) {
   for (const std::string& word : words) {
     if (std::find(some.begin(), some.end(), word) != some.end()) return word;
@@ -61,7 +63,8 @@ int run(std::vector<std::string> words, Invocation invocation) {
   add_server_command(app, invocation);
   add_status_command(app, invocation);
   add_graph_command(app, invocation);
-  app.allow_extras();  // after the commands, which would inherit it: to name what is no command
+  // Lets us name an unknown command ourselves. Set after the commands, which would inherit it.
+  app.allow_extras();
   std::vector<std::string> reversed(words.rbegin(), words.rend());
   try {
     app.parse(reversed);
@@ -77,13 +80,16 @@ int run(std::vector<std::string> words, Invocation invocation) {
   if (!unknown.empty() && app.get_subcommands().empty()) {
     return usage_error(
         app, absl::StrCat("'", unknown[0],
-                          "' is no command; there are certs, graph, launch, server and status"));
+                          "' is not a command; the commands are certs, graph, launch, server and "
+                          "status"));
   }
   if (!unknown.empty()) {
     return usage_error(app, absl::StrCat("'", first_of(words, unknown), "' was not expected"));
   }
   if (!invocation.run) {
-    return usage_error(app, "say what to do: certs, graph, launch, server or status");
+    return usage_error(app,
+                       "no command was given; the commands are certs, graph, launch, server and "
+                       "status");
   }
   return invocation.run();
 }
@@ -92,7 +98,7 @@ int run(std::vector<std::string> words, Invocation invocation) {
 }  // namespace trireme
 
 int main(int argc, char** argv) {
-  // What stands after "--" is another program's; no option of ours is looked for in it.
+  // The words after "--" belong to another program; our own options are not looked for in them.
   char** dashes = argv + 1;
   while (dashes < argv + argc && std::strcmp(*dashes, "--") != 0) ++dashes;
   trireme::Invocation invocation;

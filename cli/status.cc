@@ -25,11 +25,11 @@ Examples:
   trireme status --cluster cluster.json --wait 60    first wait, up to a minute, until all are up
   trireme status --target 127.0.0.1:2222             the one server at an address
   trireme launch --workers 3 --ps 2 -- trireme status
-  trireme status --variables                         what variables are where
+  trireme status --variables                         which variables each task holds
   trireme status --json | jq '.tasks[] | select(.up | not)'
 
-Without --cluster and --target the cluster is that of TF_CONFIG, or of torchrun's or Slurm's
-variables. All tasks are asked at once. Exit code: 0 if every task answers, 1 if one does not.)";
+Without --cluster and --target the cluster is read from TF_CONFIG, or from torchrun's or Slurm's
+variables. All tasks are asked in parallel. The exit code is 0 if every task answers, otherwise 1.)";
 
 struct StatusFlags {
   std::string cluster, target, certs;
@@ -40,7 +40,7 @@ struct StatusFlags {
   double interval = 1;
 };
 
-// One line of what is shown.
+// One line of the table: a task and its answer.
 struct Row {
   std::string task, address, role;
   absl::StatusOr<TaskDescription> answer;
@@ -59,7 +59,8 @@ std::vector<Row> ask_target(const StatusFlags& options, Time deadline) {
   } catch (const Error& error) {
     throw Error(error.code(), absl::StrCat("--target: ", error.message()));
   }
-  // Calls back, unlike hello(), so that it ends with the deadline however the server behaves.
+  // describe_task() is asynchronous, unlike hello(), so it ends at the deadline even if the server
+  // misbehaves.
   Channel channel({.address = address, .credentials = client_credentials(options.certs)});
   auto answer = std::make_shared<std::promise<absl::StatusOr<TaskDescription>>>();
   describe_task(channel,
@@ -92,12 +93,13 @@ std::vector<Row> ask_cluster(const ClusterSpec& spec, const StatusFlags& options
   return rows;
 }
 
-// Why there is no answer, short enough for a table; --json has the whole text.
-std::string why(const absl::Status& status, Duration limit) {
+// Returns the reason for a missing answer, short enough for a table; --json has the whole text.
+std::string short_reason(const absl::Status& status, Duration limit) {
   std::string message(status.message());
   switch (error_code(status)) {
     case ErrorCode::kTaskUnreachable: {
-      // The transport's reason stands in brackets, from the general to the particular.
+      // The transport's reason is in parentheses, from the general to the specific part. Keep the
+      // last part.
       const size_t open = message.find('('), close = message.rfind(')');
       if (open != message.npos && close != message.npos && open < close) {
         message = message.substr(open + 1, close - open - 1);
@@ -108,9 +110,9 @@ std::string why(const absl::Status& status, Duration limit) {
     }
     case ErrorCode::kDeadlineExceeded:
       return absl::StrCat("no answer within ", format_duration(limit),
-                          ": it is stopped, busy or cut off");
+                          ": the task is stopped, busy or cut off");
     case ErrorCode::kCancelled:
-      return "not asked to the end: interrupted";
+      return "interrupted before the task answered";
     default:
       return message;
   }
@@ -131,7 +133,7 @@ void print_table(const std::vector<Row>& rows, Duration limit) {
                    format_duration(row.answer->uptime), row.answer->release,
                    short_device_names(row.answer->devices));
     } else {
-      absl::PrintF("%s\n", why(row.answer.status(), limit));
+      absl::PrintF("%s\n", short_reason(row.answer.status(), limit));
     }
   }
 }
@@ -142,14 +144,14 @@ void print_json(const std::vector<Row>& rows) {
     nlohmann::ordered_json task = {
         {"task", row.task}, {"address", row.address}, {"role", row.role}, {"up", row.answer.ok()}};
     if (row.answer.ok()) {
-      const TaskDescription& told = *row.answer;
-      task["incarnation"] = format_incarnation(told.incarnation);
-      task["uptime_seconds"] = std::chrono::duration<double>(told.uptime).count();
-      task["version"] = told.release;
-      task["host"] = told.host;
-      task["pid"] = told.pid;
-      task["devices"] = told.devices;
-      task["counters"] = told.counters;
+      const TaskDescription& description = *row.answer;
+      task["incarnation"] = format_incarnation(description.incarnation);
+      task["uptime_seconds"] = std::chrono::duration<double>(description.uptime).count();
+      task["version"] = description.release;
+      task["host"] = description.host;
+      task["pid"] = description.pid;
+      task["devices"] = description.devices;
+      task["counters"] = description.counters;
     } else {
       task["error_code"] = error_code_name(error_code(row.answer.status()));
       task["error"] = std::string(row.answer.status().message());
@@ -162,7 +164,8 @@ void print_json(const std::vector<Row>& rows) {
 int show(const StatusFlags& options) {
   if (!options.cluster.empty() && !options.target.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
-                "--cluster asks every task of a file and --target one address; give one of them");
+                "--cluster and --target cannot be used together: --cluster asks every task of a "
+                "file, --target one address; give one of them");
   }
   const Duration limit =
       options.wait ? seconds_of("--wait", *options.wait) : seconds_of("--timeout", options.timeout);
@@ -171,11 +174,11 @@ int show(const StatusFlags& options) {
   if (!options.target.empty()) {
     rows = ask_target(options, deadline);
   } else {
-    // The evaluator stands outside the cluster: nobody waits for it.
+    // The evaluator is not part of the training cluster, so no task waits for it.
     const ClusterSpec spec = resolve_cluster("", "", options.cluster).spec.without_evaluator();
     if (spec.empty()) {
       throw Error(ErrorCode::kInvalidArgument,
-                  "there is no cluster to ask: give --cluster FILE or --target HOST:PORT, or set "
+                  "no cluster was given to ask: give --cluster FILE or --target HOST:PORT, or set "
                   "TF_CONFIG");
     }
     rows = ask_cluster(spec, options, deadline);
@@ -205,7 +208,7 @@ int show(const StatusFlags& options) {
 }  // namespace
 
 void add_status_command(CLI::App& app, Invocation& invocation) {
-  CLI::App* command = app.add_subcommand("status", "Ask every task of a cluster whether it is up");
+  CLI::App* command = app.add_subcommand("status", "Show which tasks of a cluster are up");
   auto options = std::make_shared<StatusFlags>();
   command->add_option("--cluster", options->cluster, "The cluster as a JSON file")
       ->type_name("FILE");
@@ -213,9 +216,10 @@ void add_status_command(CLI::App& app, Invocation& invocation) {
       ->type_name("HOST:PORT");
   command->add_option("--certs", options->certs, "A folder with a client's certificates")
       ->type_name("DIR");
-  command->add_flag("--json", options->json, "For programs: pids, hosts, counters, whole errors");
+  command->add_flag("--json", options->json,
+                    "Print JSON for programs: pids, hosts, counters, whole errors");
   command->add_flag("--variables", options->variables,
-                    "What variables each task holds, their bytes, reads and updates per second");
+                    "Show the variables of each task: their bytes, reads and updates per second");
   command
       ->add_option("--interval", options->interval,
                    "Seconds over which --variables counts reads and updates")
@@ -223,7 +227,7 @@ void add_status_command(CLI::App& app, Invocation& invocation) {
   command->add_option("--timeout", options->timeout, "Seconds until a silent task counts as down")
       ->capture_default_str();
   command->add_option("--wait", options->wait,
-                      "Seconds to wait for tasks that are not up yet, saying for whom");
+                      "Seconds to wait for tasks that are not up yet, printing which are missing");
   command->footer(kStatusFooter);
   command->callback(
       [&invocation, options] { invocation.run = [options] { return show(*options); }; });

@@ -28,6 +28,7 @@ std::string format_bytes(uint64_t bytes) {
 
 using Lists = std::vector<VariableList>;
 
+// Asks all servers in parallel. Throws Error if one does not answer within the limit.
 Lists ask(std::vector<std::unique_ptr<Channel>>& channels, Duration limit) {
   using Answer = std::promise<absl::StatusOr<VariableList>>;
   std::vector<std::shared_ptr<Answer>> answers;
@@ -41,7 +42,7 @@ Lists ask(std::vector<std::unique_ptr<Channel>>& channels, Duration limit) {
   return lists;
 }
 
-// Ended early by a signal.
+// Waits for the interval, or until a signal asks the process to end.
 void wait_for(Duration interval) {
   StopOnSignal signals;
   Mutex mutex;
@@ -59,7 +60,7 @@ void wait_for(Duration interval) {
 struct Line {
   std::string task;
   VariableList::Entry variable;
-  double reads = 0, updates = 0;  // per second
+  double reads = 0, updates = 0;  // Per second.
 };
 
 std::vector<Line> lines_of(const std::vector<AskedServer>& servers, const Lists& before,
@@ -71,7 +72,7 @@ std::vector<Line> lines_of(const std::vector<AskedServer>& servers, const Lists&
     for (const auto& entry : now[i].variables) {
       Line line{servers[i].task, entry};
       const auto found = earlier.find({entry.container, entry.name});
-      // A variable that was made again counts from nothing.
+      // Counts that went down are those of a variable that was created anew; it has no rates yet.
       if (found != earlier.end() && found->second->reads <= entry.reads &&
           found->second->updates <= entry.updates) {
         line.reads = (entry.reads - found->second->reads) / seconds;
@@ -102,7 +103,7 @@ void print_table(const std::vector<Line>& lines, const std::vector<AskedServer>&
   }
   for (size_t i = 0; i < servers.size(); ++i) {
     if (lists[i].variables.empty()) continue;
-    absl::PrintF("%s: %d variables, %s%s; %d writers, %s remembered of them\n", servers[i].task,
+    absl::PrintF("%s: %d variables, %s%s; %d writers, %s of push records\n", servers[i].task,
                  lists[i].variables.size(), format_bytes(lists[i].bytes),
                  lists[i].limit == 0 ? "" : " of " + format_bytes(lists[i].limit), lists[i].writers,
                  format_bytes(lists[i].record_bytes));

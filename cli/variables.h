@@ -13,8 +13,9 @@ struct AskedServer {
   std::string address;
 };
 
-// `trireme status --variables`: asks every server twice, `interval` apart, and prints what it holds
-// and how often that was read and updated meanwhile. Throws Error if one does not answer in time.
+// Implements `trireme status --variables`. Asks every server twice, `interval` apart, and prints
+// its variables and how often they were read and updated between the two answers. Throws Error if a
+// server does not answer within `limit`.
 void show_variables(const std::vector<AskedServer>& servers, const Credentials& credentials,
                     Duration limit, Duration interval, bool json);
 

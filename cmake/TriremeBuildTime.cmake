@@ -1,23 +1,23 @@
-# Keeps builds short: most of their time goes into parsing LibTorch, protobuf and gRPC again and again.
+# Shortens builds, which spend most of their time parsing the headers of LibTorch, protobuf and gRPC again and again.
 
-# Sources of a target compiled together: the headers are parsed once for each group. File-local names must then differ
-# within a target. Not in the debug build: `.ci/full includes` makes it, to show that every source includes what it uses.
+# Compiles sources of a target together, so that headers are parsed once per group. File-local names must then be unique
+# within a target. The debug build does not use it: `.ci/full includes` checks there that every source includes what it uses.
 option(TRIREME_UNITY "Compile several sources of a target as one" OFF)
 
 function(trireme_together TARGET)
   set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ${TRIREME_UNITY} UNITY_BUILD_BATCH_SIZE 8)
 endfunction()
 
-# Tests and examples: their own code, unlike the modules', need not be fast, and compiles in three quarters of the time.
+# For tests and examples: unlike the modules, their own code need not be fast. It compiles in three quarters of the time.
 function(trireme_compile_quickly TARGET)
   target_compile_options(${TARGET} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
 option(TRIREME_PRECOMPILED "Parse the headers of LibTorch and protobuf once" OFF)
 if(TRIREME_PRECOMPILED)
-  # gRPC asks for it, and all targets that share a precompiled header have to agree.
+  # gRPC requires this flag, and all targets that share a precompiled header must have the same flags.
   target_compile_options(trireme_flags INTERFACE -pthread)
-  # So that ccache can tell two precompiled headers apart by what is in them.
+  # Lets ccache distinguish precompiled headers by their content.
   if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     target_compile_options(trireme_flags INTERFACE "SHELL:-Xclang -fno-pch-timestamp")
   else()
@@ -25,10 +25,10 @@ if(TRIREME_PRECOMPILED)
   endif()
 endif()
 
-# trireme_precompiled(TARGET module|program): the target, which links LibTorch, uses the headers of its kind.
-# Libraries and programs are compiled with different flags (PIC and PIE), hence one of each. That of programs holds
-# torch/torch.h. g++, unlike clang, then instantiates all that this header left open, for ten seconds in every source:
-# with g++ it is for programs that include that header anyway.
+# trireme_precompiled(TARGET module|program): makes the target, which links LibTorch, use the precompiled header of its
+# kind. There are two because libraries and programs are compiled with different flags (PIC and PIE). The header for programs
+# contains torch/torch.h. g++, unlike clang, then performs all pending instantiations of that header in every source,
+# which takes ten seconds. With g++ it is therefore used only by programs that include torch/torch.h themselves.
 function(trireme_precompiled TARGET KIND)
   if(NOT TRIREME_PRECOMPILED)
     return()
@@ -55,7 +55,7 @@ function(trireme_precompiled TARGET KIND)
   target_precompile_headers(${TARGET} REUSE_FROM ${from})
 endfunction()
 
-# Whether a source of the target includes torch/torch.h.
+# Sets RESULT to TRUE if a source of the target includes torch/torch.h.
 function(trireme_includes_torch RESULT TARGET)
   get_target_property(sources ${TARGET} SOURCES)
   get_target_property(folder ${TARGET} SOURCE_DIR)

@@ -1,8 +1,8 @@
-# Everything that Trireme stands on, found in the one order that works.
+# Finds all dependencies of Trireme, in the only order that works.
 
 find_program(CCACHE ccache)
 if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # By default it does not cache what uses a precompiled header.
+  # By default ccache does not cache sources that use a precompiled header.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
 endif()
 
@@ -11,7 +11,7 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 find_package(Threads REQUIRED)
-# Before Torch, which defines a dummy protobuf::libprotobuf when none exists; then nothing links.
+# Must come before Torch, which otherwise defines a dummy protobuf::libprotobuf with which nothing links.
 find_package(Protobuf REQUIRED)
 find_package(gRPC CONFIG REQUIRED)
 find_package(absl CONFIG REQUIRED)
@@ -23,8 +23,8 @@ if(TRIREME_BUILD_TESTS)
   find_package(GTest CONFIG REQUIRED)
 endif()
 
-# LibTorch: the one that the user names (Torch_DIR, TORCH_ROOT or CMAKE_PREFIX_PATH), else the
-# one that tools/setup put into .venv.
+# Finds the LibTorch that the user names (Torch_DIR, TORCH_ROOT or CMAKE_PREFIX_PATH), otherwise the
+# one that tools/setup installed into .venv.
 if(NOT TORCH_ROOT AND DEFINED ENV{TORCH_ROOT})
   set(TORCH_ROOT $ENV{TORCH_ROOT})
 endif()
@@ -43,8 +43,8 @@ if(TORCH_CXX_FLAGS MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
     "The LibTorch at ${TORCH_INSTALL_PREFIX} was built with the old C++ ABI. Use a cxx11-abi build.")
 endif()
 
-# Torch's include folder carries headers of protobuf 3.13 and its own fmt. A folder with one link,
-# placed first, lets <google/...> mean the protobuf that we link.
+# Torch's include folder contains headers of protobuf 3.13 and of its own fmt. A folder with one link,
+# placed first, makes <google/...> refer to the protobuf that we link.
 set(shadow_includes ${PROJECT_BINARY_DIR}/first_includes)
 file(MAKE_DIRECTORY ${shadow_includes})
 list(GET Protobuf_INCLUDE_DIRS 0 protobuf_include)
@@ -65,20 +65,20 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(trireme_flags INTERFACE -Werror=thread-safety -Wthread-safety)
 endif()
 if(TRIREME_SANITIZER STREQUAL "address")
-  # clang's, so that one build has the sanitizers, the analysis of locks and what libFuzzer needs to see.
+  # Uses clang, so that one build has the sanitizers, the lock analysis and the coverage that libFuzzer needs.
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-    message(FATAL_ERROR "TRIREME_SANITIZER=address needs clang, as `cmake --preset asan` sets it.")
+    message(FATAL_ERROR "TRIREME_SANITIZER=address needs clang; use `cmake --preset asan`, which sets it.")
   endif()
-  # Without vptr and function, which need type information that LibTorch hides.
+  # Excludes vptr and function, which need type information that LibTorch hides.
   target_compile_options(trireme_flags INTERFACE -fsanitize=address,undefined,fuzzer-no-link
                          -fno-sanitize=vptr,function -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1)
   target_link_options(trireme_flags INTERFACE -fsanitize=address,undefined -fno-sanitize=vptr,function)
 elseif(TRIREME_SANITIZER STREQUAL "thread")
-  # Hidden, so that gRPC's library does not take our instrumented copies of abseil's inline
-  # functions for its own: its uses of them would be reported, without the locks around them.
+  # Hides symbols, so that gRPC's library does not use our instrumented copies of abseil's inline
+  # functions: ThreadSanitizer would report their accesses without seeing the locks around them.
   target_compile_options(trireme_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer -O1 -g1
                          -fvisibility=hidden -fvisibility-inlines-hidden)
   target_link_options(trireme_flags INTERFACE -fsanitize=thread)
 elseif(TRIREME_SANITIZER)
-  message(FATAL_ERROR "TRIREME_SANITIZER is '${TRIREME_SANITIZER}'; it may be address, thread or empty.")
+  message(FATAL_ERROR "TRIREME_SANITIZER is '${TRIREME_SANITIZER}'; set it to address or thread, or leave it empty.")
 endif()

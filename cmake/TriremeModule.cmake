@@ -1,20 +1,20 @@
 # trireme_module(NAME
-#   SOURCES  a.cc b.cc          (none: a header-only module)
+#   SOURCES  a.cc b.cc          empty for a header-only module
 #   PROTOS   a.proto
-#   HEADERS  a.h                the public headers: installed, and free of protobuf, gRPC and abseil
-#   DEPS     base cluster       modules below this one
-#   LINK     absl::status ...   engines from outside
-#   TESTS    a_test.cc ...      one binary NAME_test, beside the code
+#   HEADERS  a.h                public headers: installed, and free of protobuf, gRPC and abseil
+#   DEPS     base cluster       modules that this one uses
+#   LINK     absl::status ...   external libraries
+#   TESTS    a_test.cc ...      built into one binary NAME_test
 #   TEST_DEPS testing           modules that only the tests use
-#   SANITIZE address thread     the tests also run under these sanitizers
-#   ALONE)                      no test runs beside them: they measure time, or memory
+#   SANITIZE address thread     sanitizers under which the tests also run
+#   ALONE)                      runs no other test at the same time, because these measure time or memory
 #
-# One folder is one module is one target.
+# Each folder is one module and one target.
 include(TriremeBuildTime)
 add_custom_target(modules)
 add_custom_target(sanitized_tests)
 
-# Whether LINK names LibTorch, or one of the modules DEPS does.
+# Sets RESULT to TRUE if LINK names LibTorch, or one of the modules DEPS links it.
 function(trireme_links_torch RESULT DEPS LINK)
   get_property(torch GLOBAL PROPERTY TRIREME_TORCH_MODULES)
   set(links FALSE)
@@ -81,18 +81,19 @@ function(trireme_module NAME)
 endfunction()
 
 # trireme_test(NAME SOURCES x_test.cc DEPS base rpc [LINK …] [SANITIZE address thread] [LABELS fault] [TIMEOUT 120]
-#   [ALONE]): one binary, one ctest. ALONE: no test runs beside it, since it measures time, or memory.
+#   [ALONE]): adds one binary and one ctest. With ALONE no other test runs at the same time.
 function(trireme_test NAME)
   cmake_parse_arguments(T "ALONE" "TIMEOUT" "SOURCES;DEPS;LINK;LABELS;SANITIZE" ${ARGN})
   trireme_test_binary(${NAME} "${T_SOURCES}" "${T_DEPS}" "${T_LINK}" "${T_SANITIZE}")
   trireme_ctest(${NAME} "${NAME}" "${T_TIMEOUT}" "${T_LABELS};${T_SANITIZE}" "${T_ALONE}")
 endfunction()
 
-# trireme_test_group(NAME FOLDER integration SOURCES x_test.cc y_test.cc … ALONE y_test.cc …): one binary, since most of a
-# test's build time goes into headers, and one ctest for each source, here integration/x_test and integration/y_test.
-# ALONE names the sources that nothing runs beside. The rest is as for trireme_test.
+# trireme_test_group(NAME FOLDER integration SOURCES x_test.cc y_test.cc … ALONE y_test.cc …): adds one binary, because most
+# of a test's build time goes into headers, and one ctest for each source, here integration/x_test and integration/y_test.
+# ALONE names the sources whose tests run alone, LONG those that take a minute or more: these start first, each in two
+# halves. The other arguments are those of trireme_test.
 function(trireme_test_group NAME)
-  cmake_parse_arguments(T "" "TIMEOUT;FOLDER" "SOURCES;DEPS;LINK;LABELS;SANITIZE;ALONE" ${ARGN})
+  cmake_parse_arguments(T "" "TIMEOUT;FOLDER" "SOURCES;DEPS;LINK;LABELS;SANITIZE;ALONE;LONG" ${ARGN})
   trireme_test_binary(${NAME} "${T_SOURCES}" "${T_DEPS}" "${T_LINK}" "${T_SANITIZE}")
   foreach(source IN LISTS T_SOURCES)
     set(alone FALSE)
@@ -100,7 +101,18 @@ function(trireme_test_group NAME)
       set(alone TRUE)
     endif()
     get_filename_component(stem ${source} NAME_WE)
-    trireme_ctest(${T_FOLDER}/${stem} "${NAME};--file=${source}" "${T_TIMEOUT}" "${T_LABELS};${T_SANITIZE}" "${alone}")
+    set(command "${NAME};--file=${source}")
+    if(source IN_LIST T_LONG)
+      foreach(half 1 2)
+        set(test ${T_FOLDER}/${stem}_${half})
+        trireme_ctest(${test} "${command}" "${T_TIMEOUT}" "${T_LABELS};${T_SANITIZE}" "${alone}")
+        math(EXPR index "${half} - 1")
+        set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT GTEST_TOTAL_SHARDS=2 GTEST_SHARD_INDEX=${index})
+        set_property(TEST ${test} PROPERTY COST 100)
+      endforeach()
+    else()
+      trireme_ctest(${T_FOLDER}/${stem} "${command}" "${T_TIMEOUT}" "${T_LABELS};${T_SANITIZE}" "${alone}")
+    endif()
   endforeach()
 endfunction()
 
@@ -114,7 +126,7 @@ function(trireme_test_binary NAME SOURCES DEPS LINK SANITIZE)
   endif()
   list(TRANSFORM DEPS PREPEND trireme::)
   target_link_libraries(${NAME} PRIVATE trireme_test_main ${DEPS} ${LINK} GTest::gmock GTest::gtest)
-  # So that what a test captures can be written down (tests/fuzz/operators/harvest).
+  # Lets tests/fuzz/operators/harvest record the graphs that a test captures.
   target_link_options(${NAME} PRIVATE LINKER:--export-dynamic-symbol=_ZN7trireme8internal13call_observerE)
   if(TRIREME_SANITIZER IN_LIST SANITIZE)
     add_dependencies(sanitized_tests ${NAME})
@@ -126,7 +138,7 @@ function(trireme_ctest NAME COMMAND TIMEOUT LABELS ALONE)
     set(TIMEOUT 120)
   endif()
   add_test(NAME ${NAME} COMMAND ${COMMAND} --gtest_brief=1)
-  # Tests run beside each other: kernels whose threads spin for one another take seconds on busy cores.
+  # Tests run in parallel, and kernels whose threads wait by spinning would take seconds on busy cores.
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${TIMEOUT} LABELS "${LABELS}" RUN_SERIAL "${ALONE}"
                        ENVIRONMENT OMP_WAIT_POLICY=passive)
 endfunction()

@@ -8,20 +8,20 @@ get_property(modules GLOBAL PROPERTY TRIREME_MODULES)
 list(REMOVE_ITEM modules testing)
 list(TRANSFORM modules PREPEND trireme_ OUTPUT_VARIABLE targets)
 
-# The objects, not the archives: operators and services register themselves in static objects that
-# nothing refers to, and a linker takes from an archive only what is referred to.
+# Links the objects, not the archives: operators and services register themselves in static objects
+# that no code refers to, and a linker takes only referenced objects from an archive.
 add_library(trireme SHARED)
 foreach(target IN LISTS targets)
   target_sources(trireme PRIVATE $<TARGET_OBJECTS:${target}>)
 endforeach()
-target_link_libraries(trireme PRIVATE ${targets})  # for the engines that they need
+target_link_libraries(trireme PRIVATE ${targets})  # For the external libraries that they need.
 add_library(trireme::trireme ALIAS trireme)
 set_target_properties(trireme PROPERTIES
   LINKER_LANGUAGE CXX
   VERSION ${PROJECT_VERSION}
   SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
   LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/exports.map)
-# Torch's include folder and libraries: in this tree from its targets, for others from TriremeConfig.
+# Torch's include folder and libraries come from its targets in this tree, from TriremeConfig elsewhere.
 target_link_libraries(trireme PUBLIC $<BUILD_INTERFACE:trireme_torch>)
 target_link_options(trireme PRIVATE
   LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map LINKER:--as-needed LINKER:-z,defs)
@@ -30,7 +30,7 @@ target_include_directories(trireme PUBLIC
   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_compile_features(trireme INTERFACE cxx_std_20)
 if(TRIREME_SANITIZER)
-  # A sanitizer's run-time library comes with the executable; the library leaves its symbols open.
+  # The run-time library of a sanitizer is linked into executables only, so this one would not link.
   set_target_properties(trireme PROPERTIES EXCLUDE_FROM_ALL TRUE)
 endif()
 

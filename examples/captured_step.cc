@@ -1,5 +1,5 @@
-// A training step written with torch:: calls, captured once and replayed. docs/functions.md goes
-// through it, and shows what it prints.
+// A training step written with torch:: calls, captured once and replayed. docs/functions.md
+// explains it and shows its output.
 #include <torch/torch.h>
 #include <trireme/trireme.h>
 
@@ -25,13 +25,14 @@ int main() {
               static_cast<int>(step.step()));
   std::printf("y = %.2f x + %.2f\n", net->weight.item<double>(), net->bias.item<double>());
 
-  // Another shape is another graph; a rate that changes is not, since the rate is a tensor.
+  // Another shape needs another graph. A new learning rate does not, because the rate is a tensor.
   step(x.slice(0, 0, 16), y.slice(0, 0, 16));
   optimizer.set_lr(0.01);
   step(x, y);
   std::printf("captured %d time(s)\n", step.captures());
 
-  // State that changes from step to step is a variable; a C++ counter would be frozen.
+  // State that changes from step to step must be a variable. A C++ counter would be captured as a
+  // constant.
   tr::Variable calls("calls", torch::zeros({}, torch::kLong), {.trainable = false});
   auto scale = tr::function("scale", [&](const Tensor& x) {
     calls.assign_add(torch::ones({}, torch::kLong));
@@ -41,7 +42,7 @@ int main() {
   std::printf("called %d times\n\n", static_cast<int>(calls.read().item<int64_t>()));
   std::cout << scale.graph(torch::ones({2})).explain() << "\n";
 
-  // What would hold for one step only is refused.
+  // The capture rejects a branch on a tensor's value, which would be right for one step only.
   auto careless =
       tr::function("careless", [&](const Tensor& x) { return x.sum().item<float>() > 0 ? x : -x; });
   try {

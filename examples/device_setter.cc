@@ -1,5 +1,5 @@
-// Variables over the parameter servers in turn, all else on the workers. README.md shows what it
-// prints.
+// Places variables on the parameter servers in turn, and everything else on the workers. README.md
+// shows its output.
 #include <torch/torch.h>
 #include <trireme/trireme.h>
 
@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
   }
 
   auto sums = tr::function("sums", [&] {
-    Tensor s = v[0].read() + v[1].read();  // "/job:worker": its task 0
+    Tensor s = v[0].read() + v[1].read();  // "/job:worker", which means its task 0
     tr::DeviceScope gpu("/gpu:1");
     Tensor t = s + v[2].read();  // "/job:worker/gpu:1"
     tr::DeviceScope task("/task:1");
@@ -33,7 +33,8 @@ int main(int argc, char** argv) {
   for (const Tensor& sum : session.run(sums)) std::cout << sum.item<float>() << "\n";
   std::cout << "\n" << session.graph(sums).explain();
 
-  // By bytes instead of in turn: the large one fills a server, the small ones share the other.
+  // Place by bytes instead of in turn: the large variable gets one server, the small ones share the
+  // other.
   tr::DeviceScope balanced(tr::replica_device_setter({.ps_tasks = 2, .balance_bytes = true}));
   std::cout << "\n";
   for (int64_t size : {1000, 10, 20, 30}) {

@@ -1,5 +1,5 @@
-// The sum of one to five, by closures on workers: the iterator stays in the program, and every
-// closure draws the next number from it. README.md shows what it prints.
+// Computes the sum of one to five with closures on workers. The iterator stays in the client
+// program, and every closure draws the next number from it. README.md shows its output.
 #include <torch/torch.h>
 #include <trireme/trireme.h>
 

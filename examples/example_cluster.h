@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-// The cluster that an example runs on: the servers of `--target grpc://HOST:PORT`, or several of
-// them with commas between; without it two workers and two parameter servers in this process.
+// The cluster that an example runs on: the servers of `--target grpc://HOST:PORT[,...]`, or without
+// that flag two workers and two parameter servers in this process.
 class ExampleCluster {
  public:
   ExampleCluster(int argc, char** argv) {
@@ -27,7 +27,8 @@ class ExampleCluster {
     }
   }
 
-  // Where the n-th client has its session. With fewer servers than clients some share one.
+  // Returns the target for the session of the n-th client. With fewer targets than clients, some
+  // clients share one.
   const std::string& target(size_t client = 0) const { return targets_[client % targets_.size()]; }
 
  private:

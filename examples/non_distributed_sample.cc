@@ -1,4 +1,5 @@
-// The sum of one to five: a captured function draws a number from an iterator in each of its calls.
+// Computes the sum of one to five. A captured function draws a number from an iterator in each
+// call. README.md shows its output.
 #include <torch/torch.h>
 #include <trireme/trireme.h>
 

@@ -1,4 +1,4 @@
-// Operators of one function, pinned to tasks of a cluster. README.md shows what it prints.
+// Pins operators of one function to tasks of a cluster. README.md shows its output.
 #include <torch/torch.h>
 #include <trireme/trireme.h>
 
@@ -21,10 +21,10 @@ int main(int argc, char** argv) {
       a = torch::ones({});
     }
     {
-      tr::DeviceScope on("/job:worker/task:1/gpu:1");  // a CPU stands in where there is no GPU
+      tr::DeviceScope on("/job:worker/task:1/gpu:1");  // without a GPU, a CPU is used
       b = a + 2;
     }
-    return a + b;  // pinned nowhere: it runs on the master
+    return a + b;  // not pinned, so it runs on the master
   });
   std::cout << "a + b = " << session.run(add).item<float>() << "\n\n";
   std::cout << session.graph(add).explain();

@@ -1,5 +1,5 @@
-// Functions scheduled on two workers, with their variables on two parameter servers; one worker is
-// stopped on the way. docs/coordinator.md shows what it prints.
+// Schedules functions on two workers, with variables on two parameter servers. One worker is
+// stopped in between. docs/coordinator.md shows its output.
 #include <torch/torch.h>
 #include <trireme/trireme.h>
 
@@ -21,7 +21,7 @@ int main() {
     sum.assign_add(number);
     return number * number;
   });
-  std::vector<tr::RemoteValueOf<Tensor>> squares;
+  std::vector<tr::RemoteValue<>> squares;
   for (int64_t i = 1; i <= 5; ++i) squares.push_back(coordinator.schedule(add, torch::tensor(i)));
   coordinator.join();
   std::cout << "The sum of one to five is " << sum.read().item<int64_t>() << ", their squares are";

@@ -1,10 +1,11 @@
-// One binary for every task of a cluster: workers and parameter servers serve, the chief trains.
+// One program for every task of a cluster: as worker or parameter server it serves, as chief it
+// trains.
 //
 //   train_in_real_world_cluster --cluster cluster.json --task_type ps --task_index 0
 //   train_in_real_world_cluster --cluster cluster.json --task_type worker --task_index 0
 //   train_in_real_world_cluster --cluster cluster.json --task_type chief
 //
-// With tasks on several machines each gets --certs FOLDER too.
+// If the tasks are on several machines, each of them also needs --certs FOLDER.
 #include <iostream>
 
 #include "examples/training_loop.h"

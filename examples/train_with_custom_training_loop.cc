@@ -1,4 +1,4 @@
-// A training loop of one's own on a cluster in this process: three workers, two parameter servers.
+// Runs a custom training loop on a cluster in this process: three workers, two parameter servers.
 #include "examples/training_loop.h"
 
 int main() {

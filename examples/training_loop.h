@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-// A training loop of one's own: a net learns which ships are ships of war, by what they carry.
+// A custom training loop: a net learns from the cargo of ships which of them are warships.
 
-// Numbers for strings; 0 for those that are not in the vocabulary.
+// Maps strings to numbers, and strings that are not in the vocabulary to 0.
 class Vocabulary {
  public:
   explicit Vocabulary(const std::vector<std::string>& words) {
@@ -32,7 +32,8 @@ class Vocabulary {
 inline const std::vector<std::string> kCargo = {"ram",     "oar",   "sail",  "anchor",
                                                 "amphora", "grain", "rudder"};
 
-// Ships with three things each. A ram makes one a ship of war.
+// Returns the cargo of random ships, three things each, and 1 for each warship. A ship with a ram
+// is a warship.
 inline std::pair<torch::Tensor, torch::Tensor> ships(int64_t count, unsigned seed) {
   const Vocabulary vocabulary(kCargo);
   std::mt19937 random(seed);
@@ -73,7 +74,7 @@ inline void train(const trireme::Cluster& cluster, const std::string& certs = ""
   tr::RmsProp optimizer(net, {.lr = 0.1, .alpha = 0.9});
   tr::Variable right("right", torch::zeros({})), seen("seen", torch::zeros({}));
 
-  // Each worker has ships of its own.
+  // Each worker has its own ships.
   auto data = coordinator.create_per_worker_dataset([](const tr::InputContext& context) {
     auto [cargo, of_war] = ships(200, context.input_pipeline_id);
     return tr::Dataset::from_tensors({cargo, of_war}).shuffle(200).repeat().batch(32);

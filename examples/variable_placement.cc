@@ -1,5 +1,5 @@
-// Variables on tasks, and one client per worker that shares them: the chief initialises, the
-// others wait until it has. README.md shows what it prints.
+// Places variables on tasks and shares them among clients, one per worker. The chief initializes
+// the variables, and the others wait until it has. README.md shows the output.
 #include <torch/torch.h>
 #include <trireme/trireme.h>
 
@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
   auto count = tr::function("count", [&] { return finished.read(); });
   auto read = tr::function("read", [&] { return weight.read(); });
 
-  // In a real job each client is a program of its own, on its worker's machine.
+  // In a real job each client is a separate program on its worker's machine.
   const auto client = [&](int index) {
     const bool chief = index == 0;
     tr::Session session(cluster.target(index), {.container = "job", .initializes = chief});
@@ -54,14 +54,14 @@ int main(int argc, char** argv) {
            << ": after all steps weight is " << session.run(read)[0].item<float>() << "\n";
     return report.str();
   };
-  // The chief comes last, and the others wait for it.
+  // The chief starts last; the other clients wait for it.
   std::vector<std::future<std::string>> reports(kClients);
   for (int i = kClients - 1; i >= 0; --i) {
     reports[i] = std::async(std::launch::async, client, i);
   }
   for (auto& report : reports) std::cout << report.get();
 
-  // A session that names no container has variables of its own, from what the program holds.
+  // A session without a container has its own copies of the variables, with the program's values.
   tr::Session own(cluster.target());
   std::cout << "in a session of its own weight is " << own.run(read)[0].item<float>() << "\n\n";
   std::cout << own.graph(tr::function("sum", [&] { return weight.read().sum() + local.read(); }))

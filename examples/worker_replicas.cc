@@ -1,5 +1,5 @@
-// Two synchronous replicas inside of each of two workers, which train asynchronously to each other.
-// docs/strategies.md shows what it prints.
+// Trains with two synchronous replicas on each of two workers. The workers are asynchronous to each
+// other. docs/strategies.md shows the output.
 #include <torch/torch.h>
 #include <trireme/trireme.h>
 
@@ -23,7 +23,7 @@ int main() {
           auto [x, y] = mine.next<2>();  // each replica draws the next batch
           torch::Tensor loss =
               torch::mse_loss(net->forward(x), y) / strategy.num_replicas_in_sync();
-          optimizer.minimize(loss);  // when all are done, by the sum of their gradients
+          optimizer.minimize(loss);  // applies the sum of the gradients of all replicas
           examples.assign_add(torch::full({}, x.size(0), torch::kInt64));
           return loss;
         },

@@ -1,5 +1,5 @@
-// Runs the tests of a binary: all, those of --gtest_filter, or with --file=x_test.cc those of one
-// source.
+// Runs the tests of a binary: all of them, those that match --gtest_filter, or with
+// --file=x_test.cc the tests of one source.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -9,6 +9,7 @@
 
 namespace {
 
+// Returns a gtest filter that matches the tests of the source file `source`.
 std::string filter_for(std::string_view source) {
   std::string filter;
   const testing::UnitTest& all = *testing::UnitTest::GetInstance();

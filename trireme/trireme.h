@@ -1,6 +1,7 @@
 #pragma once
 
-// The one header that a program includes. It needs no header of protobuf, gRPC or abseil.
+// The whole public API: the only header that a program needs to include. It includes no header of
+// protobuf, gRPC or abseil.
 #include "trireme/base/error.h"
 #include "trireme/base/version.h"
 #include "trireme/capture/device_scope.h"

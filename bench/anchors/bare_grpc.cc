@@ -13,14 +13,20 @@
 #include <thread>
 #include <vector>
 
+// The server has one completion queue per thread. Every call object is the tag of its own
+// operations: it requests a call, puts a new object in its place when a call arrives, and deletes
+// itself at the end. The client either makes blocking calls, as generated code does, or keeps many
+// calls in flight on one queue, which one thread polls.
+
 namespace trireme::bench {
 namespace {
 
 constexpr char kUnary[] = "/bare.Bare/Unary";
 constexpr char kStream[] = "/bare.Bare/Stream";
 constexpr size_t kSlice = 1 << 20;
-constexpr int kAccepts = 64;
+constexpr int kAccepts = 64;  // Calls that each queue is ready to accept at a time.
 
+// Tag of an operation on a completion queue.
 struct Event {
   virtual ~Event() = default;
   virtual void on(bool ok) = 0;
@@ -45,6 +51,7 @@ class RawService final : public grpc::Service {
   using grpc::Service::RequestAsyncUnary;
 };
 
+// Answers a unary call with its own request.
 struct UnaryCall final : Event {
   RawService* service;
   grpc::ServerCompletionQueue* queue;
@@ -68,6 +75,7 @@ struct UnaryCall final : Event {
   }
 };
 
+// Answers each message on a stream with the whole data, one slice per write.
 struct StreamCall final : Event {
   enum class State { kAccepting, kReading, kWriting, kFinishing };
 

@@ -6,21 +6,22 @@
 #include <memory>
 #include <string>
 
-// gRPC without Trireme, written as well as gRPC allows, to measure Trireme against: raw byte
-// buffers without protobuf, registered asynchronous methods on completion queues, one long-lived
-// stream of 1 MiB slices for large data.
+// gRPC without Trireme, as fast as gRPC allows, to compare Trireme with. It uses raw byte buffers
+// without protobuf, registered asynchronous methods on completion queues, and one long-lived stream
+// of 1 MiB slices for large data.
 namespace trireme::bench {
 
-// PEM texts of a peer and of whom it trusts; empty: no TLS. With them both sides use TLS and ask
-// for the other's certificate, by gRPC's own SslCredentials.
+// PEM texts of a peer's certificate and key, and of the authority that it trusts. With them both
+// sides use TLS and require the other's certificate, through gRPC's own SslCredentials. Empty for
+// no TLS.
 struct BareTls {
   std::string authority, certificate, key;
 };
 
 class BareServer {
  public:
-  // Answers unary calls with the bytes it was sent, and each message on the stream with `bytes`
-  // bytes of `data` in slices that refer to it.
+  // Answers a unary call with the bytes of its request, and each message on the stream with `bytes`
+  // bytes of `data`, in slices that refer to it. `data` must outlive the server.
   BareServer(int threads, const uint8_t* data, size_t bytes, const BareTls& tls = {});
   ~BareServer();
   const std::string& address() const;
@@ -30,16 +31,17 @@ class BareServer {
   std::unique_ptr<Impl> impl_;
 };
 
+// Client of one BareServer. Aborts the process if a call fails. Not thread-safe.
 class BareClient {
  public:
   explicit BareClient(const std::string& address, const BareTls& tls = {});
   ~BareClient();
 
-  // One blocking call, as a generated stub makes it.
+  // Makes one blocking call, as a generated stub does.
   void call(const std::string& request);
-  // `count` calls, `in_flight` of them at a time, on one thread with one queue.
+  // Makes `count` calls, with up to `in_flight` at a time, on one thread with one queue.
   void calls(const std::string& request, int count, int in_flight);
-  // Asks on the long-lived stream and copies what comes into the buffer, which holds `bytes`.
+  // Requests the data on the long-lived stream and copies it into the buffer of `bytes` bytes.
   void fetch(uint8_t* buffer, size_t bytes);
 
  private:

@@ -13,6 +13,10 @@
 #include <thread>
 #include <vector>
 
+// A client keeps one stream to its server. A pull is a message that begins with kPull; the server
+// answers with slices of the whole array. A push is a message that begins with kPush, followed by
+// slices of the whole delta; the server answers with a message when it has added the delta.
+
 namespace trireme::bench {
 namespace {
 
@@ -25,7 +29,7 @@ void fail(const char* what) {
   std::abort();
 }
 
-// Memory as good as Trireme's: huge pages where there are some, and warm.
+// An array in memory like that of Trireme's pool: already mapped, on huge pages if there are any.
 class Array {
  public:
   explicit Array(size_t floats) : bytes_(floats * sizeof(float)) {
@@ -58,7 +62,7 @@ grpc::ByteBuffer word(char letter) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-// Copies a message out; how many bytes.
+// Copies a message to `out` and returns its size.
 size_t copy_to(uint8_t* out, grpc::ByteBuffer& message, std::vector<grpc::Slice>& slices) {
   slices.clear();
   if (!message.Dump(&slices).ok()) fail("a dump");
@@ -76,8 +80,8 @@ struct Resident {
   Array array;
 };
 
-// One stream at the server. One operation at a time, except that the next slice of a push is asked
-// for before the last one is copied.
+// A stream on the server. It has one operation pending at a time. During a push, the next slice is
+// requested before the last one is copied, so that receiving and copying overlap.
 struct StreamCall {
   enum class State { kAccepting, kIdle, kReceiving, kSending, kAnswering, kFinishing };
 

@@ -1,11 +1,12 @@
-"""What TensorFlow's coordinator counts while workers are killed: closures add 1 to a variable on a parameter server.
+"""Measures how many closures TensorFlow's coordinator loses or repeats while workers are killed.
 
   bench/anchors/tf_kills.py [--closures 20000] [--kills 20] [--runs 3] [--seed 1]
 
-2 workers and 2 parameter servers as processes. A random worker is killed (SIGKILL) and started again, and the next kill
-comes when both work again; closures are scheduled until there were that many of both, then joined. Prints one JSON
-object per run: what was scheduled, the variable's value, their difference, and the error if one was raised. Needs
-tensorflow-cpu: run it with bench/.venv/tensorflow-cpu/bin/python, which `bench/compare coordinator` makes.
+Each closure adds 1 to a variable on a parameter server. 2 workers and 2 parameter servers run as processes. A random
+worker is killed (SIGKILL) and restarted; the next kill follows once both workers run closures again. Closures are
+scheduled until the given numbers of closures and kills are reached, then joined. Prints one JSON object per run: the
+number of scheduled closures, the variable's value, their difference, and the error if one was raised. Needs
+tensorflow-cpu: run it with bench/.venv/tensorflow-cpu/bin/python, which `bench/compare coordinator` creates.
 """
 import argparse
 import json
@@ -20,12 +21,12 @@ import time
 
 import tf_ps
 
-PATIENCE = 300  # seconds without a closure that counts, until the run is given up
-AHEAD = 2000  # closures that wait: enough for both workers while the next are scheduled
+TIMEOUT = 300  # Seconds without a counted closure after which the run is given up.
+AHEAD = 2000  # Queued closures: enough for both workers while the next are scheduled.
 
 
 class Task:
-    """A task of the cluster as a process, which can be killed and started again."""
+    """A task of the cluster that runs as a process and can be killed and restarted."""
 
     def __init__(self, cluster, job, index):
         self.address = cluster[job][index]
@@ -46,12 +47,12 @@ class Task:
             return probe.connect_ex((host, int(port))) == 0
 
     def ticks(self):
-        """Of the processor, in hundredths of a second."""
+        """Returns the processor time of the process in clock ticks."""
         stat = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text()
         return sum(map(int, stat.rsplit(")", 1)[1].split()[11:13]))
 
     def works(self):
-        """A worker that has come up is idle until the coordinator finds it; then each closure takes it some time."""
+        """Returns true if the worker runs closures. A restarted worker is idle until the coordinator finds it."""
         if not self.listens():
             return False
         before = self.ticks()
@@ -60,7 +61,7 @@ class Task:
 
 
 class Killer(threading.Thread):
-    """Kills workers and starts them again, one at a time."""
+    """Kills and restarts workers, one at a time."""
 
     def __init__(self, workers, kills, dice):
         super().__init__(daemon=True)
@@ -107,8 +108,8 @@ def count(cluster, workers, closures, kills, dice):
         now = int(variable.numpy())
         if now != value:
             value, moved = now, time.monotonic()
-        if time.monotonic() - moved > PATIENCE:
-            raise TimeoutError(f"no closure has counted for {PATIENCE} s")
+        if time.monotonic() - moved > TIMEOUT:
+            raise TimeoutError(f"no closure was counted for {TIMEOUT} s")
         time.sleep(0.05)
 
     try:
@@ -136,7 +137,7 @@ def run(arguments, seed):
     try:
         result = count(cluster, tasks[:tf_ps.WORKERS], arguments.closures, arguments.kills, random.Random(seed))
         print(json.dumps({"seed": seed, **result}), flush=True)
-    finally:  # TensorFlow's servers never end by themselves
+    finally:  # TensorFlow's servers never end by themselves.
         for task in tasks:
             task.kill()
 
@@ -152,7 +153,7 @@ def main():
         run(arguments, arguments.seed)
         sys.stdout.flush()
         os._exit(0)
-    # Each in a process of its own: TensorFlow connects a process to one cluster only.
+    # Each run has its own process, because TensorFlow connects a process to one cluster only.
     for seed in range(arguments.seed, arguments.seed + arguments.runs):
         os.spawnl(os.P_WAIT, sys.executable, sys.executable, __file__, "--runs", "1", "--seed", str(seed),
                   "--closures", str(arguments.closures), "--kills", str(arguments.kills))

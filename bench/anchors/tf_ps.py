@@ -1,7 +1,8 @@
-"""TensorFlow's parameter servers and coordinator, as the anchor of bench/compare: 2 workers and 2 servers as processes.
+"""Runs TensorFlow's parameter servers and coordinator for bench/compare: 2 workers and 2 servers as processes.
 
-Does what each line of its input says, "pull N", "push N" or "many_small N": N closures, one after the other; "closures N"
-or "update N": N closures at once, empty ones or such as add to a variable. Answers each line with one of its own. Needs tensorflow-cpu; bench/compare installs it.
+Executes each line of its input and answers with the line "done". "pull N", "push N" and "many_small N" run N closures
+one after the other. "closures N" and "update N" schedule N closures at once: empty ones, or closures that add to a
+variable. Needs tensorflow-cpu, which bench/compare installs.
 """
 import multiprocessing as mp
 import os
@@ -11,12 +12,12 @@ import sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 WORKERS, SERVERS = 2, 2
-FLOATS = 16 << 20  # 64 MiB, one shard per server
+FLOATS = 16 << 20  # 64 MiB, with one shard per server.
 SMALL, SMALL_FLOATS = 10_000, 64
 
 
 def reserve():
-    """A port that is bound but not listened on: TensorFlow's servers may listen there, nobody else takes it."""
+    """Binds a port without listening on it: TensorFlow's servers can listen there, and no other process gets it."""
     port = socket.socket()
     port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -31,7 +32,7 @@ def serve(job, index, cluster):
     tf.distribute.Server(tf.train.ClusterSpec(cluster), job_name=job, task_index=index, protocol="grpc").join()
 
 
-def obey(cluster, with_small):
+def execute_commands(cluster, with_small):
     import tensorflow as tf
 
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec(cluster), rpc_layer="grpc")
@@ -67,7 +68,7 @@ def obey(cluster, with_small):
     functions = {"pull": pull, "push": push}
     if with_small:
         small = []
-        for i in range(SMALL):  # as no partitioner places them: round-robin
+        for i in range(SMALL):  # Placed round-robin, as without a partitioner.
             with tf.device(f"/job:ps/replica:0/task:{i % SERVERS}/device:CPU:0"):
                 small.append(tf.Variable(tf.zeros([SMALL_FLOATS])))
 
@@ -103,8 +104,8 @@ def main():
     for server in servers:
         server.start()
     try:
-        obey(cluster, "--many-small" in sys.argv)
-    finally:  # TensorFlow's servers never end by themselves
+        execute_commands(cluster, "--many-small" in sys.argv)
+    finally:  # TensorFlow's servers never end by themselves.
         for server in servers:
             server.kill()
             server.join()

@@ -1,4 +1,5 @@
-// Includes what the package installs, and throws and catches across the border of the library.
+// A program of a user compiles and runs with the installed headers and library alone. An Error of
+// the library can be thrown and caught in the program.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/ones.h>
 #include <trireme/trireme.h>

@@ -1,5 +1,6 @@
-// Peers that send nonsense, too much, or speak another version, and one whose clock is wrong (F11
-// to F14), against real servers.
+// A server survives peers that send malformed requests, declare huge sizes or speak another
+// protocol version: each gets an error, and the server neither restarts nor allocates what they
+// declare. A wrong wall clock on one task changes nothing.
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
@@ -44,7 +45,7 @@ std::string bytes_of(const Prefix& prefix, Message message) {
   return bytes;
 }
 
-// A message whose list of tensors begins with this table and has no payload.
+// Returns a message that declares `count` tensors, describes the first one, and has no payload.
 std::string with_table(uint32_t count, uint8_t dtype, std::vector<int64_t> sizes) {
   std::string bytes = bytes_of({}, {"", {at::zeros({1})}}).substr(0, 40);
   bytes.append(reinterpret_cast<const char*>(&count), 4);
@@ -55,6 +56,7 @@ std::string with_table(uint32_t count, uint8_t dtype, std::vector<int64_t> sizes
 
 class BadPeersTest : public testing::Test {
  protected:
+  // Checks that the server is still the same process.
   void expect_unharmed() {
     EXPECT_TRUE(cluster_.is_running(kPs));
     EXPECT_EQ(cluster_.describe(kPs).incarnation, incarnation_);
@@ -84,7 +86,7 @@ TEST_F(BadPeersTest, MalformedRequestsAreAnsweredWithAnError) {
   expect_unharmed();
 }
 
-TEST_F(BadPeersTest, ShapesAndDtypesThatAreNoneAreRefused) {
+TEST_F(BadPeersTest, RejectsInvalidShapesAndDtypes) {
   for (const int dtype : {0, 28, 255}) {
     EXPECT_EQ(error_code(send_raw(address_, kDescribe, with_table(1, dtype, {1}))),
               ErrorCode::kInvalidArgument)
@@ -99,10 +101,11 @@ TEST_F(BadPeersTest, ShapesAndDtypesThatAreNoneAreRefused) {
   expect_unharmed();
 }
 
-TEST_F(BadPeersTest, DeclaredSizesTakeNoMemory) {
+TEST_F(BadPeersTest, DoesNotAllocateDeclaredSizes) {
   const int64_t before = process_memory(cluster_.pid(kPs)).resident;
   for (int i = 0; i < 20; ++i) {
-    // 10 GB in one tensor, 2^63 in one, a billion tensors, a body of 10 GB: refused or cut short.
+    // A tensor of 10 GB, one of 2^80 elements, a billion tensors, and a body of 10 GB. Each is
+    // rejected, or fails because its payload never arrives.
     EXPECT_FALSE(send_raw(address_, kDescribe, with_table(1, 12, {2'500'000'000})).ok());
     EXPECT_EQ(error_code(send_raw(address_, kDescribe, with_table(1, 12, {1ll << 40, 1ll << 40}))),
               ErrorCode::kResourceExhausted);
@@ -117,7 +120,7 @@ TEST_F(BadPeersTest, DeclaredSizesTakeNoMemory) {
   expect_unharmed();
 }
 
-TEST_F(BadPeersTest, AnotherVersionIsRefusedNamingBoth) {
+TEST_F(BadPeersTest, RejectsAnotherVersionAndNamesBoth) {
   for (uint16_t version : {0, 1, 7, 65535}) {
     const absl::Status status =
         send_raw(address_, kHello, bytes_of({.version = version}, {"", {}}));
@@ -129,7 +132,7 @@ TEST_F(BadPeersTest, AnotherVersionIsRefusedNamingBoth) {
   expect_unharmed();
 }
 
-// Answers one call as a server of another version would.
+// A server that answers one call with a message of another protocol version.
 class ForeignServer {
  public:
   explicit ForeignServer(uint16_t version) {
@@ -171,7 +174,7 @@ class ForeignServer {
   std::thread thread_;
 };
 
-TEST(OtherVersion, OfTheServerIsNamedByTheCommand) {
+TEST(OtherVersion, StatusNamesTheVersionOfTheServer) {
   const ForeignServer server(7);
   const CompletedProcess shown = value_or_throw(run_process(
       {.argv = {trireme_binary(), "status", "--target", server.address()}}, after(seconds(30))));
@@ -181,13 +184,13 @@ TEST(OtherVersion, OfTheServerIsNamedByTheCommand) {
                                      kProtocolVersion)));
 }
 
-TEST(MovedClock, OfOneProcessHasNoEffect) {
+TEST(MovedClock, AWrongClockOnOneTaskHasNoEffect) {
   for (const char* moved : {"3600", "-3600"}) {
     const TemporaryFolder folder;
     const std::map<std::string, std::string> environment = {{"LD_PRELOAD", MOVED_CLOCK_LIBRARY},
                                                             {"MOVED_CLOCK_SECONDS", moved}};
     ProcessCluster cluster({{.workers = 1, .ps = 1}, {}, folder.path(), {{kPs, environment}}});
-    // Its log shows that the clock is another one.
+    // The time stamps in its log prove that the clock was really moved.
     std::string lines;
     for (const std::string& line : cluster.logs(kPs)) lines += line + "\n";
     const time_t wall = time(nullptr) + std::atol(moved);

@@ -1,5 +1,9 @@
-// Increments through retries under lost, repeated, late and reordered calls: each counts once.
-// TRIREME_SEEDS says how many seeds are tried, TRIREME_INCREMENTS how many increments.
+// A call with retries takes effect exactly once, although calls are lost, duplicated, delayed and
+// reordered and connections break. TRIREME_SEEDS sets the number of seeds, TRIREME_INCREMENTS the
+// number of increments for each.
+//
+// The service answers each increment with the sum after it. If every increment is applied once, the
+// answers are the numbers from 1 to kIncrements, each of them once.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -28,10 +32,10 @@ constexpr int kInFlight = 512;
 struct Counted {
   int64_t value = 0;
   int failed = 0;
-  int doubled = 0;  // answers that another increment got too
+  int doubled = 0;  // answers out of range, or given to two increments
 };
 
-// Increments through the channel, many at a time, until all are acknowledged.
+// Sends kIncrements increments, kInFlight at a time, and returns once all are answered.
 Counted increment(Channel& channel, const CounterService& service) {
   const RetryPolicy retry = {.attempt_time = milliseconds(250),
                              .first_delay = milliseconds(5),
@@ -98,7 +102,7 @@ TEST_P(ExactlyOnce, UnderInjectedFaults) {
   check(server_->address());
 }
 
-TEST_P(ExactlyOnce, AlsoOverConnectionsThatBreak) {
+TEST_P(ExactlyOnce, UnderInjectedFaultsAndBrokenConnections) {
   TcpProxy proxy(server_->address(), GetParam());
   proxy.set_cut(0.001);
   check(proxy.address());

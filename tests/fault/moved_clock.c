@@ -1,5 +1,5 @@
-// Preloaded into one process, it moves that process's wall clock by MOVED_CLOCK_SECONDS and leaves
-// the monotonic clocks, and everybody else's, as they are.
+// A library that moves the wall clock of the process into which it is preloaded by
+// MOVED_CLOCK_SECONDS. The monotonic clocks and all other processes are not affected.
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/syscall.h>

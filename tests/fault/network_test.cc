@@ -1,4 +1,6 @@
-// Tasks on hosts of their own, with certificates, when the network between them fails.
+// Tasks keep running while the network between them is partitioned, cut or slow, and are reachable
+// again once it heals; no task that answers is declared lost. Each task runs with certificates on a
+// host of its own, which is a network namespace.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +41,7 @@ class NetworkTest : public testing::Test {
   std::optional<Network> network_;
 };
 
-// A port for datagrams on a host.
+// A UDP socket on a host of the network.
 class Datagrams {
  public:
   Datagrams(Network& network, const std::string& host) {
@@ -57,7 +59,7 @@ class Datagrams {
                      reinterpret_cast<const sockaddr*>(&to.address_), sizeof(to.address_)),
               static_cast<ssize_t>(text.size()));
   }
-  // The next that arrives.
+  // Returns the next datagram.
   std::string receive() {
     pollfd event = {socket_, POLLIN, 0};
     if (poll(&event, 1, 10'000) != 1) return "nothing within ten seconds";
@@ -70,7 +72,7 @@ class Datagrams {
   sockaddr_in address_ = {};
 };
 
-TEST_F(NetworkTest, OneWayIsOneWay) {
+TEST_F(NetworkTest, BlocksOneDirectionOnly) {
   const std::string here = network_->add_host(), there = network_->add_host();
   Datagrams one(*network_, here), other(*network_, there);
   one.send("before", other);
@@ -92,7 +94,7 @@ class NetworkClusterTest : public NetworkTest {
         {.workers = 2, .ps = 1}, {}, folder_.path(), {}, &*network_, proxies});
   }
 
-  // How many of the tasks answer to the test, or to a program on a host.
+  // Returns how many tasks answer this process.
   int answering() {
     int count = 0;
     for (const auto& [task, answer] : describe_cluster(
@@ -102,6 +104,7 @@ class NetworkClusterTest : public NetworkTest {
     }
     return count;
   }
+  // Returns what `trireme status` prints when it runs on `host`.
   std::string status_on(const std::string& host) {
     return value_or_throw(
                run_process(
@@ -147,7 +150,7 @@ TEST_F(NetworkClusterTest, APartitionHidesATaskFromOneSideOnlyAndHeals) {
   }
 }
 
-TEST_F(NetworkClusterTest, TasksThatAreCutOffFromEachOtherAnswerOthers) {
+TEST_F(NetworkClusterTest, TasksThatCannotReachEachOtherAnswerOthers) {
   start(false);
   network_->partition(cluster_->host(kWorker), cluster_->host(kPs));
   EXPECT_EQ(answering(), 3);
@@ -161,7 +164,7 @@ TEST_F(NetworkClusterTest, AProxyDelaysAndCuts) {
   cluster_->proxy(kPs).set_delay(milliseconds(100), milliseconds(150));
   const Time began = Clock::real().now();
   cluster_->describe(kPs);
-  EXPECT_GE(Clock::real().now() - began, milliseconds(200));  // there and back
+  EXPECT_GE(Clock::real().now() - began, milliseconds(200));  // both directions
   cluster_->proxy(kPs).set_delay({}, {});
   cluster_->proxy(kPs).set_cut(1);
   EXPECT_EQ(answering(), 2);
@@ -172,8 +175,8 @@ TEST_F(NetworkClusterTest, AProxyDelaysAndCuts) {
   EXPECT_EQ(answering(), 3);
 }
 
-// F7. What TCP makes of lost packets is delay, so delay is what there is.
-TEST_F(NetworkClusterTest, ClosuresOverASlowNetworkTakeLongerAndNobodyIsTakenForLost) {
+// TCP turns lost packets into delay, so the test injects delay only.
+TEST_F(NetworkClusterTest, ASlowNetworkDelaysClosuresAndLosesNoWorker) {
   start(true);
   ParameterServerStrategy strategy(Cluster(cluster_->spec()), {.certs = folder_.path()});
   const auto scope = strategy.scope();
@@ -181,7 +184,7 @@ TEST_F(NetworkClusterTest, ClosuresOverASlowNetworkTakeLongerAndNobodyIsTakenFor
   ClusterCoordinator coordinator(strategy);
   const auto add = function(
       "add", std::function<void()>([&] { count.assign_add(torch::ones({}, torch::kInt64)); }));
-  coordinator.schedule(add).get();
+  coordinator.fetch(coordinator.schedule(add));
   for (const TaskId& task : cluster_->spec().all_tasks()) {
     cluster_->proxy(task).set_delay(milliseconds(50), milliseconds(500));
   }

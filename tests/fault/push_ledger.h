@@ -12,12 +12,12 @@
 
 #include "trireme/ps/layout.h"
 
-// What push_test and its workers agree on.
+// The variable and the ledger files that push_test shares with its workers.
 namespace trireme {
 
 inline constexpr int64_t kElements = 1024;
 
-// Which element an update adds one to.
+// Returns the element to which an update adds one.
 inline int64_t element_of(uint64_t sequence) {
   return sequence * 2654435761u % kElements;
 }
@@ -27,7 +27,8 @@ inline VariableLayout counts_layout(int servers) {
       .place({{"counts", {kElements}, c10::kLong}})[0];
 }
 
-// Two files of numbers. Each is written before the program goes on, so that a kill loses nothing.
+// Appends sequence numbers to two files. Each number is written before the call returns, so that
+// nothing is lost when the process is killed. Thread-safe.
 class LedgerWriter {
  public:
   explicit LedgerWriter(const std::string& path)

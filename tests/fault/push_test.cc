@@ -1,7 +1,11 @@
-// The oracle of pushes: 8 workers push one-hot updates to 4 servers over calls that are lost,
-// repeated and reordered, and are killed at random; another worker runs again what a killed one had
-// not finished. No acknowledged update is lost, none is applied twice, one that was not
-// acknowledged is applied at most once. TRIREME_UPDATES says how many updates.
+// No acknowledged push is lost, no push is applied twice, and one that was not acknowledged is
+// applied at most once. TRIREME_UPDATES sets the number of updates.
+//
+// Eight worker processes push one-hot updates to four servers over calls that are lost, duplicated
+// and reordered. Every third worker is killed at a random point, and in most cases another worker
+// then repeats its whole batch with the same sequence numbers. The workers keep ledgers on disk of
+// the updates that they sent and of those that were acknowledged. For each element, the sum on the
+// servers must be at least the number of acknowledged updates and at most the number of sent ones.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -28,11 +32,11 @@ using std::chrono::seconds;
 
 constexpr int kWorkers = 8;
 constexpr int kServers = 4;
-// Of all shards together. A bit for each update above the watermark, and eight batches are under
-// way.
+// Limit for the push records of all shards together. They hold one bit for each update above the
+// watermark, and eight batches are in flight.
 constexpr uint64_t kMostRecordBytes = 1 << 20;
 
-// Updates that one worker does, and another one again if that one dies.
+// Updates that one worker pushes. Another worker repeats them if the first one is killed.
 struct Batch {
   uint64_t first = 0, count = 0;
 };
@@ -41,7 +45,7 @@ struct Running {
   Batch batch;
   std::string ledger;
   std::unique_ptr<Subprocess> process;
-  std::optional<uint64_t> kill_at;  // acknowledgements
+  std::optional<uint64_t> kill_at;  // killed after this many acknowledged updates
 };
 
 class PushTest : public testing::Test {
@@ -50,7 +54,8 @@ class PushTest : public testing::Test {
     client_ = value_or_throw(PsClient::connect({.spec = cluster_.spec()}, after(seconds(30))));
     counts_ = value_or_throw(client_->create({{.layout = counts_layout(kServers)}}));
     throw_if_error(client_->begin_writer(writer_));
-    for (int i = 0; i < kServers; ++i) {  // now: later the servers are too busy for new connections
+    // Connects now, because later the servers are too busy for new connections.
+    for (int i = 0; i < kServers; ++i) {
       channels_.push_back(
           std::make_unique<Channel>(ChannelOptions{.address = cluster_.spec().address({"ps", i})}));
       throw_if_error(connect_all({channels_.back().get()}, after(minutes(1))).status());
@@ -71,8 +76,8 @@ class PushTest : public testing::Test {
     return running;
   }
 
-  // All batches, eight at a time; every third worker is killed on its way. Returns the most that
-  // servers remembered of pushes at any time.
+  // Runs all batches, eight at a time, and kills every third worker. Returns the highest observed
+  // size of the servers' push records, in bytes.
   uint64_t run(uint64_t total) {
     const uint64_t size = std::max<uint64_t>(1, total / 40);
     std::deque<Batch> queue;
@@ -83,7 +88,9 @@ class PushTest : public testing::Test {
     uint64_t most_records = 0;
     int started = 0;
     for (const Time limit = after(minutes(25)); !queue.empty() || !running.empty();) {
-      if (Clock::real().now() > limit) throw Error(ErrorCode::kDeadlineExceeded, "too slow");
+      if (Clock::real().now() > limit) {
+        throw Error(ErrorCode::kDeadlineExceeded, "the updates took more than 25 minutes");
+      }
       while (!queue.empty() && running.size() < kWorkers) {
         const Batch batch = queue.front();
         queue.pop_front();
@@ -98,7 +105,8 @@ class PushTest : public testing::Test {
           one.process->send_signal(SIGKILL);
           one.process->wait(after(seconds(20)));
           ++killed_;
-          // Every fourth is given up: what it had sent may have been applied, or not.
+          // A fourth of these batches is not repeated: its updates may or may not have been
+          // applied.
           if (killed_ % 4 != 0) queue.push_front(one.batch);
         } else if (const auto ended = one.process->wait(after(std::chrono::milliseconds(20)))) {
           EXPECT_TRUE(ended->ok()) << ended->to_string();
@@ -164,7 +172,7 @@ TEST_F(PushTest, EveryUpdateIsAppliedOnce) {
   EXPECT_EQ(error_code(client_->push({{.variable = counts_[0], .values = counts}},
                                      {.id = {writer_, total, 0}})),
             ErrorCode::kAborted)
-      << "a worker that was stopped and continued comes too late";
+      << "a worker that was frozen pushed after its writer had ended";
 }
 
 }  // namespace

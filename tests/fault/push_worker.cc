@@ -1,8 +1,8 @@
-// A worker of push_test: pushes a range of one-hot updates, many at a time, over calls that are
-// lost, repeated and reordered, and keeps a ledger on disk of what it sent and what was
-// acknowledged.
+// A worker process of push_test. It pushes a range of one-hot updates, kInFlight at a time, over
+// calls that are lost, duplicated and reordered, and keeps a ledger on disk of the updates that it
+// sent and of those that were acknowledged.
 //
-//   push_worker ADDRESS,… ORIGIN FIRST COUNT WATERMARK SEED LEDGER
+//   push_worker ADDRESS,… WRITER FIRST COUNT WATERMARK SEED LEDGER
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <fcntl.h>

@@ -1,5 +1,6 @@
-// Steps over real processes that are killed or frozen in their midst, and over calls that are lost,
-// repeated and late. TRIREME_HURTS sets how often a task is hurt.
+// When a task is killed or frozen in mid-step, the step fails in time with an error that names the
+// task, and the session continues once the task is back. Lost, duplicated and delayed calls do not
+// change results. TRIREME_HURTS sets how many times a task is killed or frozen.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -27,7 +28,7 @@ using torch::Tensor;
 
 const int64_t kHurtTasks = setting("TRIREME_HURTS", 4);
 
-// A step that hops over all three workers a hundred times.
+// Returns a step whose value moves from worker to worker `hops` times.
 Function<Tensor(const Tensor&)> long_step(int hops) {
   return function("long_step", std::function<Tensor(const Tensor&)>([hops](const Tensor& input) {
                     Tensor x = input;
@@ -40,7 +41,7 @@ Function<Tensor(const Tensor&)> long_step(int hops) {
                   {.check_capture = false});
 }
 
-TEST(SessionFaults, ATaskLostInMidStepIsNamedAndTheSessionGoesOn) {
+TEST(SessionFaults, ATaskLostInMidStepIsNamedAndTheSessionContinues) {
   constexpr auto kTimeout = seconds(20);
   ProcessCluster cluster({{.workers = 3, .ps = 0}});
   Session session(cluster.target({"worker", 0}), {.timeout = kTimeout});
@@ -57,27 +58,27 @@ TEST(SessionFaults, ATaskLostInMidStepIsNamedAndTheSessionGoesOn) {
     const bool freeze = random() % 2 == 0;
     std::optional<Error> error;
     auto steps = std::async(std::launch::async, [&] {
-      // One after another, until one meets the fault.
+      // Runs steps one after another until one fails.
       for (const Time limit = after(kTimeout); Clock::real().now() < limit;) {
         const Error result = error_of([&] { session.run(step, x); });
         if (result.code() != ErrorCode::kOk) return result;
       }
-      return Error(ErrorCode::kOk, "no step met the fault");
+      return Error(ErrorCode::kOk, "no step failed");
     });
-    // At a random moment of a step.
+    // Injects the fault at a random moment of the first two steps.
     const Time moment = after(std::chrono::microseconds(random() % (2 * usual + 1)));
     while (Clock::real().now() < moment) std::this_thread::yield();
-    const Time hurt = Clock::real().now();
+    const Time fault_time = Clock::real().now();
     freeze ? cluster.freeze(task) : cluster.kill(task);
-    const Error met = steps.get();
-    EXPECT_NE(met.code(), ErrorCode::kOk) << (freeze ? "frozen " : "killed ") << task;
-    EXPECT_LT(Clock::real().now() - hurt, kTimeout + seconds(2));
-    EXPECT_THAT(met.what(), testing::HasSubstr(task.to_string()))
+    const Error failure = steps.get();
+    EXPECT_NE(failure.code(), ErrorCode::kOk) << (freeze ? "frozen " : "killed ") << task;
+    EXPECT_LT(Clock::real().now() - fault_time, kTimeout + seconds(2));
+    EXPECT_THAT(failure.what(), testing::HasSubstr(task.to_string()))
         << (freeze ? "frozen " : "killed ") << task;
     ++interrupted;
     freeze ? cluster.thaw(task) : cluster.start(task);
     cluster.wait_until_up();
-    // At most one more step learns that the task has a new incarnation.
+    // At most one more step fails, because the task has a new incarnation.
     const Error second = error_of([&] { session.run(step, x); });
     if (second.code() != ErrorCode::kOk) {
       EXPECT_TRUE(session.run(step, x).equal(expected)) << second.what();
@@ -87,8 +88,8 @@ TEST(SessionFaults, ATaskLostInMidStepIsNamedAndTheSessionGoesOn) {
   EXPECT_EQ(interrupted, kHurtTasks);
 }
 
-TEST(SessionFaults, LostRepeatedAndLateCallsDoNotShow) {
-  // Servers whose own calls suffer, and a client without faults: what they do to each other.
+TEST(SessionFaults, LostDuplicatedAndDelayedCallsDoNotChangeResults) {
+  // Faults are injected into the calls between the servers, not into those of the client.
   std::vector<PortReservation> ports;
   std::vector<std::string> addresses;
   for (int i = 0; i < 3; ++i) {

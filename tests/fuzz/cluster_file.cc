@@ -1,4 +1,4 @@
-// A cluster file: a spec that is the same when it is written and read again, or an Error.
+// Any cluster file gives an Error, or a spec that is the same after it is written and read again.
 #include <sys/mman.h>
 #include <unistd.h>
 

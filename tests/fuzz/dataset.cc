@@ -1,6 +1,6 @@
-// Feeds what makes a dataset of plain data with bytes that nobody wrote on purpose. It must refuse
-// or accept, never crash, hang or take memory without bound. Nothing is drawn: how much a shuffle
-// holds is its author's business.
+// Making a dataset from arbitrary data accepts or rejects it, and never crashes, hangs or takes
+// unbounded memory. The fuzzer draws no elements, because a valid dataset may ask for a shuffle
+// buffer of any size.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/ones.h>
 
@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   internal::DatasetData dataset;
   if (!dataset.def.ParseFromArray(data + 1, static_cast<int>(size) - 1)) return 0;
   dataset.def.set_format(1);
-  // The first byte: how many tensors come with it.
+  // The first byte chooses the number of tensors.
   for (int i = 0; i < data[0] % 4; ++i) {
     dataset.tensors.push_back(i % 2 == 0 ? at::ones({6, 2}) : at::arange(6));
   }

@@ -1,6 +1,6 @@
-// Feeds graph loading with bytes that nobody wrote on purpose: decode, check, explain. It must
-// refuse or accept, never crash, hang or take memory without bound. Nothing is run: running a graph
-// is the operators' business.
+// Loading a graph from arbitrary bytes (decode, check, explain) accepts or rejects it, and never
+// crashes, hangs or takes unbounded memory. The fuzzer does not run graphs; tests/fuzz/operators
+// does.
 #include <cstdint>
 #include <string>
 
@@ -19,7 +19,7 @@ void feed(const std::string& bytes) {
     describe(plan.status());
     return;
   }
-  Graph graph(*plan);
+  const Graph graph = internal::Access<Graph>::make(*plan);
   graph.explain();
   graph.dot();
 }
@@ -29,7 +29,7 @@ void feed(const std::string& bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string bytes(reinterpret_cast<const char*>(data), size);
   feed(bytes);
-  // The same as a bare protobuf under a proper head, so that the fuzzer need not find the length.
+  // Feeds the same bytes under a valid header, so that the fuzzer need not guess the length.
   std::string framed = "trgraph1";
   const uint64_t length = size;
   framed.append(reinterpret_cast<const char*>(&length), sizeof length);

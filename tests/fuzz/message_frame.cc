@@ -1,5 +1,5 @@
-// A message, cut into frames of a size that the first byte chooses. What was read has to be written
-// as the same bytes again.
+// A message that was read is written as the same bytes again, whatever the size of the frames in
+// which it arrived. The first byte chooses that size.
 #include <algorithm>
 #include <cstdlib>
 #include <string>

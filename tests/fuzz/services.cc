@@ -1,5 +1,5 @@
-// A full server, called over a real connection. The first byte chooses the method, of all that
-// there are, and whether the rest is the body of a message or the message itself.
+// A full server answers every request over a real connection, and continues to answer. The first
+// byte chooses one of all methods, and whether the rest is the body of a message or a raw message.
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
 
@@ -61,7 +61,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   void* tag = nullptr;
   bool ok = false;
   fixture->queue.Next(&tag, &ok);
-  // Whatever it was asked, it answers, and goes on answering.
+  // These codes mean that the server no longer answers.
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
       status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     __builtin_trap();

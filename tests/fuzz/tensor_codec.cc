@@ -1,5 +1,5 @@
-// A list of tensors, cut into pieces of a size that the first byte chooses, and left in them if
-// that is odd. What was read has to encode to the same bytes again.
+// A list of tensors that was read encodes to the same bytes again. The first byte chooses the size
+// of the pieces in which it arrives; if that byte is odd, tensors stay scattered over the pieces.
 #include <cstdlib>
 #include <string>
 #include <vector>

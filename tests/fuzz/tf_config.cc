@@ -1,4 +1,4 @@
-// The text of TF_CONFIG: a cluster, or an Error.
+// Any text in TF_CONFIG gives an Error, or a cluster that is the same after a round trip.
 #include <string>
 
 #include "trireme/cluster/resolver.h"

@@ -1,4 +1,5 @@
-// A cluster of real processes: what `trireme status` says of it while its tasks come and go.
+// `trireme status` shows which tasks of a cluster answer, and names each one that does not with the
+// reason, while real processes are killed, frozen and restarted.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +17,7 @@ using testing::ContainsRegex;
 using testing::EndsWith;
 using testing::HasSubstr;
 
-// One cluster for the tests below; each leaves it as it found it.
+// All tests of this suite share one cluster, and each leaves it as it found it.
 class ClusterTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -53,7 +54,7 @@ TEST_F(ClusterTest, StatusShowsEveryTask) {
   EXPECT_THAT(shown.stdout_text, EndsWith("\n5 of 5 tasks answer\n"));
 }
 
-TEST_F(ClusterTest, StatusTellsProgramsMore) {
+TEST_F(ClusterTest, StatusPrintsJson) {
   const CompletedProcess shown = status({"--json"});
   EXPECT_EQ(shown.status.code, 0);
   const auto tasks = nlohmann::json::parse(shown.stdout_text)["tasks"];
@@ -64,7 +65,7 @@ TEST_F(ClusterTest, StatusTellsProgramsMore) {
   EXPECT_EQ(tasks[0]["devices"][1], "/job:ps/task:0/cpu:1");
 }
 
-TEST_F(ClusterTest, StatusOfOneServer) {
+TEST_F(ClusterTest, StatusShowsOneServer) {
   const CompletedProcess shown =
       run_trireme({"status", "--target", cluster_->target({"worker", 2})});
   EXPECT_EQ(shown.status.code, 0);
@@ -87,7 +88,7 @@ TEST_F(ClusterTest, AKilledTaskIsNamedAndComesBackWithANewIncarnation) {
   EXPECT_EQ(status().status.code, 0);
 }
 
-TEST_F(ClusterTest, AFrozenTaskDoesNotAnswerInTimeAndIsTheSameLater) {
+TEST_F(ClusterTest, AFrozenTaskIsNamedAndKeepsItsIncarnation) {
   const TaskId task = {"ps", 0};
   const uint64_t before = cluster_->describe(task).incarnation;
   cluster_->freeze(task);
@@ -95,12 +96,12 @@ TEST_F(ClusterTest, AFrozenTaskDoesNotAnswerInTimeAndIsTheSameLater) {
   cluster_->thaw(task);
   EXPECT_EQ(shown.status.code, 1);
   EXPECT_THAT(shown.stdout_text,
-              HasSubstr("  ps      no answer within 1.0s: it is stopped, busy or cut off\n"));
+              HasSubstr("  ps      no answer within 1.0s: the task is stopped, busy or cut off\n"));
   EXPECT_THAT(shown.stdout_text, EndsWith("\n4 of 5 tasks answer; missing: /job:ps/task:0\n"));
   EXPECT_EQ(cluster_->describe(task).incarnation, before);
 }
 
-TEST_F(ClusterTest, ASecondServerOfATaskIsRefusedNamingBoth) {
+TEST_F(ClusterTest, ASecondServerOfATaskFailsAndNamesTheFirst) {
   const TaskId task = {"worker", 0};
   const CompletedProcess second = run_trireme({"server"}, cluster_->tf_config(task));
   EXPECT_EQ(second.status.code, 1);
@@ -114,17 +115,18 @@ TEST_F(ClusterTest, ASecondServerOfATaskIsRefusedNamingBoth) {
 
 TEST_F(ClusterTest, SigtermStopsCleanly) {
   const TaskId task = {"worker", 2};
-  const std::string told = cluster_->logs(task).front();
-  EXPECT_THAT(told, HasSubstr(absl::StrCat("/job:worker/task:2 serves at ",
-                                           cluster_->spec().address(task), " (incarnation ")));
-  EXPECT_THAT(told,
+  const std::string first_line = cluster_->logs(task).front();
+  EXPECT_THAT(first_line,
+              HasSubstr(absl::StrCat("/job:worker/task:2 serves at ",
+                                     cluster_->spec().address(task), " (incarnation ")));
+  EXPECT_THAT(first_line,
               HasSubstr(absl::StrCat(", pid ", cluster_->pid(task), ", devices cpu:0,cpu:1")));
   cluster_->stop(task);  // throws unless it exits with 0
   EXPECT_THAT(cluster_->logs(task).back(), EndsWith("/job:worker/task:2 has stopped"));
   cluster_->restart(task);
 }
 
-TEST(Cluster, StartOrderIsFreeAndWhoWaitsSaysForWhom) {
+TEST(Cluster, TasksMayStartInAnyOrderAndWaitNamesTheMissingOnes) {
   ProcessClusterOptions options;
   options.workers = 1;
   options.ps = 1;
@@ -141,7 +143,7 @@ TEST(Cluster, StartOrderIsFreeAndWhoWaitsSaysForWhom) {
   EXPECT_THAT(waiting.text(), EndsWith("\n2 of 2 tasks answer\n"));
 }
 
-TEST(Cluster, WaitingIsBounded) {
+TEST(Cluster, WaitEndsAfterItsTimeout) {
   ProcessClusterOptions options;
   options.workers = 1;
   options.ps = 0;
@@ -153,7 +155,7 @@ TEST(Cluster, WaitingIsBounded) {
   EXPECT_THAT(shown.stdout_text, EndsWith("\n0 of 1 task answers; missing: /job:worker/task:0\n"));
 }
 
-TEST(Cluster, AnAddressThatAnotherTaskServesIsToldFromADeadOne) {
+TEST(Cluster, StatusNamesTheTaskThatServesAnAddressOfAnother) {
   ProcessClusterOptions options;
   options.workers = 1;
   options.ps = 0;
@@ -162,9 +164,9 @@ TEST(Cluster, AnAddressThatAnotherTaskServesIsToldFromADeadOne) {
   const CompletedProcess shown =
       run_trireme({"status"}, absl::StrCat("{\"cluster\": {\"ps\": [\"", address, "\"]}}"));
   EXPECT_EQ(shown.status.code, 1);
-  EXPECT_THAT(shown.stdout_text,
-              HasSubstr(absl::StrCat("at ", address, " is /job:worker/task:0 (pid ",
-                                     cluster.pid({"worker", 0}), " on ")));
+  EXPECT_THAT(shown.stdout_text, HasSubstr(absl::StrCat("its address ", address,
+                                                        " is held by /job:worker/task:0 (pid ",
+                                                        cluster.pid({"worker", 0}), " on ")));
 }
 
 }  // namespace

@@ -17,12 +17,12 @@
 #include "trireme/base/subprocess.h"
 #include "trireme/testing/process_cluster.h"
 
-// How these tests run the trireme command, as a person does.
+// Functions that run the trireme command as a person does.
 namespace trireme {
 
 inline constexpr auto kLimit = std::chrono::seconds(60);
 
-// A program that the build puts beside the tests.
+// Returns the path of a program that the build puts beside the tests.
 inline std::string built_program(const std::string& name) {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
 }
@@ -40,7 +40,7 @@ inline CompletedProcess run_trireme(std::vector<std::string> arguments,
       run_process(trireme_command(std::move(arguments), tf_config), after(kLimit)));
 }
 
-// Whether a process, which need not be a child, ends in time.
+// Returns true if a process, which need not be a child, ends before the deadline.
 inline bool ends(pid_t pid, Time deadline = after(kLimit)) {
   const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   if (fd < 0) return errno == ESRCH;
@@ -51,7 +51,7 @@ inline bool ends(pid_t pid, Time deadline = after(kLimit)) {
   return ended;
 }
 
-// A command that runs while the test goes on, and what it has written so far.
+// A command that runs while the test continues, together with its output so far. Thread-safe.
 class RunningCommand {
  public:
   explicit RunningCommand(SubprocessOptions options) {
@@ -70,22 +70,23 @@ class RunningCommand {
     return text_;
   }
 
-  // The first group of the pattern, once the text has a match. Throws Error at the deadline.
+  // Blocks until the output matches `pattern`, then returns the first group, or the whole match if
+  // there is no group. Throws Error after kLimit.
   std::string wait_for(const std::string& pattern) {
     const std::regex regex(pattern);
     std::smatch match;
     std::unique_lock lock(mutex_);
     if (!changed_.wait_until(lock, after(kLimit),
                              [&] { return std::regex_search(text_, match, regex); })) {
-      throw Error(ErrorCode::kDeadlineExceeded, "'" + pattern + "' is not in:\n" + text_);
+      throw Error(ErrorCode::kDeadlineExceeded, "no match for '" + pattern + "' in:\n" + text_);
     }
     return match.size() > 1 ? match[1].str() : match[0].str();
   }
 
-  // How it ended. Throws Error at the deadline.
+  // Blocks until the command has ended. Throws Error after kLimit.
   ExitStatus wait() {
     const auto status = process_->wait(after(kLimit));
-    if (!status) throw Error(ErrorCode::kDeadlineExceeded, "it does not end; it wrote:\n" + text());
+    if (!status) throw Error(ErrorCode::kDeadlineExceeded, "still running; it wrote:\n" + text());
     return *status;
   }
 

@@ -1,5 +1,5 @@
-// The mistakes that keep a program from its cluster, with real processes: what it is told, and how
-// soon. A cause is told within three seconds; what waiting cannot mend ends the wait at once.
+// A client program that cannot reach its cluster is told the reason within three seconds, and fails
+// at once if waiting cannot help. The tests run real processes for each of the usual mistakes.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,11 +24,11 @@ using std::chrono::seconds;
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr auto kTellWithin = seconds(3);
+constexpr auto kReportWithin = seconds(3);
 constexpr auto kAtOnce = seconds(2);
-constexpr int kLong = 30'000;  // a timeout that no test here waits for
+constexpr int kLong = 30'000;  // a timeout in ms that no test here waits for
 
-// Another program: whoever connects is greeted in a protocol that is not ours.
+// A server of another protocol, which greets each connection with a text.
 class OtherProgram {
  public:
   explicit OtherProgram(const std::string& greeting) : greeting_(greeting) {
@@ -78,17 +78,17 @@ class ConnectingTest : public testing::Test {
     return *client_;
   }
 
-  // The line with the error. The client has ended by then, in this time.
+  // Waits for the client to fail and returns its error. Checks that it failed within `limit`.
   std::string error_within(Duration limit) {
     EXPECT_EQ(client_->wait().code, 1) << client_->text();
     EXPECT_LT(Clock::real().now() - started_, limit) << client_->text();
     return client_->wait_for("error: (.*)");
   }
 
-  // A line of the log that has this, in time.
-  std::string told(const std::string& pattern) {
+  // Waits until the client logs `pattern`. Checks that it did so within kReportWithin.
+  std::string reported(const std::string& pattern) {
     const std::string line = client_->wait_for(pattern);
-    EXPECT_LT(Clock::real().now() - started_, kTellWithin) << client_->text();
+    EXPECT_LT(Clock::real().now() - started_, kReportWithin) << client_->text();
     return line;
   }
 
@@ -96,41 +96,42 @@ class ConnectingTest : public testing::Test {
   std::unique_ptr<RunningCommand> client_;
 };
 
-TEST_F(ConnectingTest, AServerThatIsNotUp) {
+TEST_F(ConnectingTest, NamesAServerThatIsNotUp) {
   PortReservation port = value_or_throw(PortReservation::make());
   client("strategy", {{"ps", {port.address()}}}, "", 4000);
-  EXPECT_THAT(told("waiting for (.*)"),
-              AllOf(HasSubstr("/job:ps/task:0 (" + port.address() + ")"),
-                    HasSubstr("nobody listens there (Connection refused); is the task running?")));
-  EXPECT_THAT(error_within(seconds(6)),
-              AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("waited 4"),
-                    HasSubstr("/job:ps/task:0 (" + port.address() + "): nobody listens there")));
+  EXPECT_THAT(
+      reported("waiting for (.*)"),
+      AllOf(HasSubstr("/job:ps/task:0 (" + port.address() + ")"),
+            HasSubstr("no process listens there (Connection refused); is the task running?")));
+  EXPECT_THAT(error_within(seconds(6)), AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("waited 4"),
+                                              HasSubstr("/job:ps/task:0 (" + port.address() +
+                                                        "): no process listens there")));
 }
 
-TEST_F(ConnectingTest, AllThatAreMissingAreNamed) {
+TEST_F(ConnectingTest, NamesAllMissingServers) {
   ProcessCluster up({{.workers = 0, .ps = 1}});
   PortReservation one = value_or_throw(PortReservation::make());
   PortReservation two = value_or_throw(PortReservation::make());
   client("strategy", {{"ps", {up.spec().address({"ps", 0}), one.address(), two.address()}}});
-  const std::string line = told("waiting for (.*)");
+  const std::string line = reported("waiting for (.*)");
   EXPECT_THAT(line, AllOf(HasSubstr("/job:ps/task:1"), HasSubstr("/job:ps/task:2")));
   EXPECT_THAT(line, testing::Not(HasSubstr("/job:ps/task:0")));
 }
 
-TEST_F(ConnectingTest, AHostThatIsUnknown) {
+TEST_F(ConnectingTest, NamesAnUnknownHost) {
   client("strategy", {{"ps", {"no-such-host.invalid:2222"}}}, "", 4000);
-  EXPECT_THAT(told("waiting for (.*)"), HasSubstr("its host name cannot be resolved"));
+  EXPECT_THAT(reported("waiting for (.*)"), HasSubstr("its host name cannot be resolved"));
   EXPECT_THAT(error_within(seconds(6)), HasSubstr("its host name cannot be resolved"));
 }
 
-TEST_F(ConnectingTest, AnotherProgramAtTheAddress) {
+TEST_F(ConnectingTest, RecognizesAnotherProgramAtTheAddress) {
   OtherProgram other("SSH-2.0-OpenSSH_9.2\r\n");
   client("session", {{"worker", {other.address()}}});
   EXPECT_THAT(error_within(kAtOnce),
               AllOf(HasSubstr(other.address()), HasSubstr("not a Trireme server")));
 }
 
-TEST_F(ConnectingTest, AClientWithoutCertificates) {
+TEST_F(ConnectingTest, RejectsAClientWithoutCertificates) {
   TemporaryFolder certs;
   ProcessCluster cluster({{.workers = 1, .ps = 1}, {}, certs.path()});
   client("strategy", cluster.spec());
@@ -140,7 +141,7 @@ TEST_F(ConnectingTest, AClientWithoutCertificates) {
   EXPECT_THAT(error_within(kAtOnce), HasSubstr("this client has none"));
 }
 
-TEST_F(ConnectingTest, AServerWithoutCertificates) {
+TEST_F(ConnectingTest, RejectsAServerWithoutCertificates) {
   TemporaryFolder certs;
   ProcessCluster cluster({{.workers = 1, .ps = 1}});
   throw_if_error(write_certificates(certs.path(), cluster.spec()).status());
@@ -149,39 +150,39 @@ TEST_F(ConnectingTest, AServerWithoutCertificates) {
               AllOf(HasSubstr("/job:ps/task:0"), HasSubstr("the server has no certificates")));
 }
 
-TEST_F(ConnectingTest, CertificatesOfAnotherAuthority) {
+TEST_F(ConnectingTest, RejectsCertificatesOfAnotherAuthority) {
   TemporaryFolder certs, others;
   ProcessCluster cluster({{.workers = 1, .ps = 1}, {}, certs.path()});
   throw_if_error(write_certificates(others.path(), cluster.spec()).status());
   client("strategy", cluster.spec(), others.path());
-  EXPECT_THAT(error_within(kTellWithin),
+  EXPECT_THAT(error_within(kReportWithin),
               AllOf(HasSubstr("/job:ps/task:0"), HasSubstr("authority (ca.pem)")));
 }
 
-TEST_F(ConnectingTest, ACertificateOfTheWrongRole) {
+TEST_F(ConnectingTest, RejectsACertificateOfTheWrongRole) {
   TemporaryFolder certs;
   ProcessCluster cluster({{.workers = 1, .ps = 1}, {}, certs.path()});
-  // A program with the certificate of a parameter server.
+  // The client uses the certificate of a parameter server.
   client("coordinator", cluster.spec(), certs.path() + "/ps-0");
   EXPECT_THAT(
-      error_within(kTellWithin),
-      AllOf(HasSubstr("PERMISSION_DENIED"), HasSubstr("/job:ps/task:0"), HasSubstr("it is for")));
+      error_within(kReportWithin),
+      AllOf(HasSubstr("PERMISSION_DENIED"), HasSubstr("/job:ps/task:0"), HasSubstr("may call it")));
 }
 
-TEST_F(ConnectingTest, NoWorkerIsUp) {
+TEST_F(ConnectingTest, ReportsThatNoWorkerIsUp) {
   ProcessCluster cluster({{.workers = 0, .ps = 1}});
   PortReservation port = value_or_throw(PortReservation::make());
   client("coordinator", {{"ps", {cluster.spec().address({"ps", 0})}}, {"worker", {port.address()}}},
          "", 8000);
-  EXPECT_THAT(told("(no worker is up, 3 closures wait.*)"),
+  EXPECT_THAT(reported("(no worker is up, 3 closures wait.*)"),
               AllOf(HasSubstr("/job:worker/task:0 (" + port.address() + ")"),
-                    HasSubstr("nobody listens there")));
+                    HasSubstr("no process listens there")));
   client_->wait_for("no worker is up[^\n]*\n(.|\n)*no worker is up");  // and again
   EXPECT_THAT(error_within(seconds(11)),
               AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("3 closures are not done yet")));
 }
 
-TEST_F(ConnectingTest, ASessionWhoseGraphNamesAMissingTask) {
+TEST_F(ConnectingTest, ASessionNamesAMissingTaskOfItsGraph) {
   PortReservation port = value_or_throw(PortReservation::make());
   PortReservation own = value_or_throw(PortReservation::make());
   const ClusterSpec spec{{"worker", {own.address(), port.address()}}};
@@ -190,19 +191,20 @@ TEST_F(ConnectingTest, ASessionWhoseGraphNamesAMissingTask) {
                                ", \"task\": {\"type\": \"worker\", \"index\": 0}}")));
   server.wait_for(" serves at ");
   client("session", spec, "", 6000);
-  EXPECT_THAT(told("waiting for (.*)"), AllOf(HasSubstr("/job:worker/task:1 (" + port.address()),
-                                              HasSubstr("nobody listens there")));
+  EXPECT_THAT(reported("waiting for (.*)"),
+              AllOf(HasSubstr("/job:worker/task:1 (" + port.address()),
+                    HasSubstr("no process listens there")));
   EXPECT_THAT(error_within(seconds(8)),
               AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("/job:worker/task:1"),
-                    HasSubstr("nobody listens there")));
+                    HasSubstr("no process listens there")));
 }
 
-TEST_F(ConnectingTest, NoCluster) {
+TEST_F(ConnectingTest, ReportsThatNoClusterWasGiven) {
   client("strategy", {});
   EXPECT_THAT(error_within(kAtOnce), HasSubstr("no cluster was given"));
 }
 
-TEST_F(ConnectingTest, AnAddressOfAnotherMachineIsSaidBeforeCertificates) {
+TEST_F(ConnectingTest, ReportsAnAddressOfAnotherMachineBeforeMissingCertificates) {
   const auto server = run_trireme(
       {"server"}, R"({"cluster": {"ps": ["192.0.2.1:2222"]}, "task": {"type": "ps", "index": 0}})");
   EXPECT_EQ(server.status.code, 1) << server.stderr_text;

@@ -12,13 +12,13 @@
 #include "trireme/function/function.h"
 #include "trireme/optim/optimizer.h"
 
-// Handwritten digits, 8 x 8 pixels each, and a net that tells them apart.
+// Handwritten digits, 8 x 8 pixels each, and a net that classifies them.
 namespace trireme {
 
 struct Digits {
-  torch::Tensor images, labels;  // float32[n, 64] in 0 ... 1; int64[n]
+  torch::Tensor images, labels;  // float32[n, 64] from 0 to 1; int64[n]
 
-  // Lines of 64 pixels of 0 to 16 and the digit.
+  // Reads lines of 64 pixels, each from 0 to 16, and the digit.
   static Digits load(const std::string& path) {
     std::ifstream file(path);
     std::vector<float> numbers;
@@ -27,15 +27,17 @@ struct Digits {
         numbers.push_back(std::stof(number));
       }
     }
-    if (numbers.empty() || numbers.size() % 65 != 0) throw std::runtime_error(path + ": no digits");
+    if (numbers.empty() || numbers.size() % 65 != 0) {
+      throw std::runtime_error(path + " is not a file of digits");
+    }
     const torch::Tensor table = torch::tensor(numbers).reshape({-1, 65});
     return {table.narrow(1, 0, 64) / 16, table.select(1, 64).to(torch::kInt64)};
   }
 
-  // Every `of`-th from `first` on.
-  Digits part(int64_t first, int64_t of) const {
-    return {images.slice(0, first, std::nullopt, of).contiguous(),
-            labels.slice(0, first, std::nullopt, of).contiguous()};
+  // Returns every `step`-th digit, beginning with `first`.
+  Digits part(int64_t first, int64_t step) const {
+    return {images.slice(0, first, std::nullopt, step).contiguous(),
+            labels.slice(0, first, std::nullopt, step).contiguous()};
   }
 };
 
@@ -49,7 +51,7 @@ struct DigitsNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(DigitsNet);
 
-// Passes over the digits in batches, each time in another order.
+// Trains the net on the digits in batches, in another random order each epoch.
 inline void train_digits(DigitsNet net, const Optimizer& optimizer, const Digits& digits,
                          int epochs) {
   constexpr int64_t kBatch = 32;

@@ -1,4 +1,5 @@
-// Three workers train a net on real data, each at its own pace, with the net on two servers.
+// Asynchronous training on parameter servers reaches the accuracy of a single program: three worker
+// processes train a net on real data, each at its own pace, with the variables on two servers.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -14,7 +15,7 @@
 namespace trireme {
 namespace {
 
-constexpr int kWorkers = 3, kEpochs = 60, kTimes = 3;
+constexpr int kWorkers = 3, kEpochs = 60, kRuns = 3;
 
 double accuracy(DigitsNet net, const Digits& digits) {
   const torch::NoGradGuard no_gradients;
@@ -49,11 +50,11 @@ double accuracy_of_workers(const std::string& train, const Digits& test) {
     EXPECT_TRUE(status && status->ok());
   }
 
-  const ParameterServers there(
+  const ParameterServers parameter_servers(
       cluster.spec(), {.partitioner = FixedPartitioner(2), .placement = Placement::kBalanced});
   DigitsNet trained;
   {
-    auto scope = there.scope();
+    auto scope = parameter_servers.scope();
     const torch::NoGradGuard no_gradients;
     const auto variables = track(trained);
     for (size_t i = 0; i < variables.size(); ++i) {
@@ -64,7 +65,7 @@ double accuracy_of_workers(const std::string& train, const Digits& test) {
 }
 
 TEST(Digits, ThreeWorkersReachWhatOneProgramReaches) {
-  ASSERT_TRUE(std::filesystem::exists(DIGITS_FILE)) << "tools/setup installs the digits";
+  ASSERT_TRUE(std::filesystem::exists(DIGITS_FILE)) << "run tools/setup to install the digits";
   const std::string folder = testing::TempDir() + "/digits." + std::to_string(getpid());
   std::filesystem::create_directories(folder);
   const CompletedProcess unpacked = value_or_throw(
@@ -72,7 +73,7 @@ TEST(Digits, ThreeWorkersReachWhatOneProgramReaches) {
   std::ofstream(folder + "/all.csv") << unpacked.stdout_text;
   const Digits all = Digits::load(folder + "/all.csv");
   ASSERT_EQ(all.labels.size(0), 1797);
-  // Every third tells how good the net is; the rest is for training.
+  // Every third digit is for the test, the rest is for training.
   const Digits test = all.part(0, 3);
   std::istringstream lines(unpacked.stdout_text);
   std::ofstream train(folder + "/train.csv");
@@ -85,10 +86,10 @@ TEST(Digits, ThreeWorkersReachWhatOneProgramReaches) {
   const double expected = accuracy_of_one_program(Digits::load(folder + "/train.csv"), test);
   EXPECT_GT(expected, 0.95);
 
-  // Asynchronous training ends a little differently each time; what counts is the mean.
+  // Asynchronous training ends a little differently each time, so the test compares the mean.
   double reached = 0;
-  for (int i = 0; i < kTimes; ++i)
-    reached += accuracy_of_workers(folder + "/train.csv", test) / kTimes;
+  for (int i = 0; i < kRuns; ++i)
+    reached += accuracy_of_workers(folder + "/train.csv", test) / kRuns;
   std::printf("one program: %.4f, %d workers: %.4f\n", expected, kWorkers, reached);
   EXPECT_GT(reached, expected - 0.01);
   std::filesystem::remove_all(folder);

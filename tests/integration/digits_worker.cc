@@ -1,4 +1,5 @@
-// One worker of digits_test: trains on its share, with the variables on the parameter servers.
+// A worker process of digits_test. It trains on its share of the digits, with the variables on the
+// parameter servers.
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -18,7 +19,7 @@ int main(int argc, char** argv) {
   std::istringstream list(argv[1]);
   for (std::string address; std::getline(list, address, ',');) addresses.push_back(address);
   const int index = std::atoi(argv[3]), workers = std::atoi(argv[4]);
-  torch::manual_seed(1);  // all begin with the net that the one program begins with
+  torch::manual_seed(1);  // the same initial net as in the single program
   const tr::ParameterServers servers(
       tr::ClusterSpec{{"ps", addresses}},
       {.partitioner = tr::FixedPartitioner(2), .placement = tr::Placement::kBalanced});

@@ -1,12 +1,15 @@
-// The examples print what their page shows, on servers in their own process and on others.
+// The examples print what their documentation shows, on servers in their own process and on servers
+// in other processes. docs/operators.md lists exactly the operators that a graph may use.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "tests/integration/commands.h"
+#include "trireme/base/error.h"
 #include "trireme/rpc/certificates.h"
 #include "trireme/rpc/port_reservation.h"
 #include "trireme/rpc/temporary_folder.h"
@@ -18,7 +21,7 @@ namespace {
 using testing::ContainsRegex;
 using testing::HasSubstr;
 
-// The block that follows the line `<!-- output of NAME -->`.
+// Returns the block that follows the line `<!-- output of NAME -->` of a page.
 std::string shown(const std::string& name, const char* path = EXAMPLES_PAGE) {
   std::ifstream page(path);
   std::string line, text;
@@ -29,6 +32,7 @@ std::string shown(const std::string& name, const char* path = EXAMPLES_PAGE) {
   return text;
 }
 
+// Runs an example and returns its output.
 std::string printed(const std::string& name, const std::vector<std::string>& arguments) {
   std::vector<std::string> argv = {std::string(EXAMPLES_FOLDER) + "/" + name};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
@@ -57,12 +61,12 @@ INSTANTIATE_TEST_SUITE_P(All, Examples,
                          testing::Values("pin_across_tasks", "device_setter", "variable_placement"),
                          [](const auto& info) { return info.param; });
 
-TEST(Operators, AreThoseOfTheirPage) {
+TEST(Operators, AreListedInTheirPage) {
   const CompletedProcess done = value_or_throw(run_process(
       {.argv = {trireme_binary(), "graph", "operators"}, .null_stdin = true}, after(kLimit)));
   ASSERT_NE(shown("trireme graph operators", OPERATORS_PAGE), "");
   EXPECT_EQ(done.stdout_text, shown("trireme graph operators", OPERATORS_PAGE))
-      << "renew docs/operators.md";
+      << "update docs/operators.md with the output of `trireme graph operators`";
 }
 
 TEST(CapturedStep, PrintsWhatItsPageShows) {
@@ -85,7 +89,7 @@ TEST(ScheduledClosures, PrintsWhatItsPageShows) {
   EXPECT_EQ(printed("scheduled_closures", {}), shown("scheduled_closures", COORDINATOR_PAGE));
 }
 
-// Workers do not wait for each other, so the numbers differ; but it always learns.
+// Workers do not wait for each other, so the numbers differ. The last epoch always reaches 1.
 constexpr char kLearns[] =
     "^Finished epoch 0, accuracy is [01]\\.[0-9]+\\.\n"
     "Finished epoch 1, accuracy is [01]\\.[0-9]+\\.\n"
@@ -142,7 +146,7 @@ TEST_F(RealWorldCluster, OneBinaryTakesEveryRoleAndAllEndWithTheJob) {
   }
 }
 
-TEST_F(RealWorldCluster, WithoutAClusterItSaysWhatIsMissing) {
+TEST_F(RealWorldCluster, NamesTheMissingClusterFlag) {
   const CompletedProcess done = value_or_throw(run_process(
       {.argv = {std::string(EXAMPLES_FOLDER) + "/train_in_real_world_cluster"}}, after(kLimit)));
   EXPECT_EQ(done.status.code, 2);
@@ -154,7 +158,42 @@ TEST(WorkerReplicas, PrintsWhatItsPageShows) {
   EXPECT_EQ(printed("worker_replicas", {}), shown("worker_replicas", STRATEGIES_PAGE));
 }
 
-TEST(ExampleFlags, OthersAreRefused) {
+// Workers do not wait for each other, so the losses differ; but the net always learns.
+constexpr char kTrains[] =
+    "^epoch 1: loss 0\\.[0-9]+\nepoch 2: loss 0\\.[0-9]+\nepoch 3: loss 0\\.[0-9]+\n"
+    "epoch 4: loss 0\\.[01][0-9]+\n$";
+
+TEST(Train, LearnsAsTheReadmeShows) {
+  EXPECT_THAT(printed("train", {}), ContainsRegex(kTrains));
+  EXPECT_THAT(shown("train", README_PAGE), ContainsRegex(kTrains));
+}
+
+TEST(Train, IsTheProgramOfTheReadme) {
+  const auto text_of = [](const char* path) {
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  };
+  const std::string program = text_of(TRAIN_SOURCE);
+  const std::string main_function = program.substr(program.find("int main("));
+  EXPECT_THAT(text_of(README_PAGE), HasSubstr("```cpp\n" + main_function + "```\n"));
+}
+
+TEST(ErrorsPage, ListsEveryCodeWithItsNumber) {
+  std::ifstream page(ERRORS_PAGE);
+  std::set<std::string> listed;  // "`NAME` | NUMBER"
+  for (std::string line; std::getline(page, line);) {
+    const size_t end = line.find(" | ", line.find(" | ") + 1);
+    if (line.starts_with("| `") && end != std::string::npos) listed.insert(line.substr(2, end - 2));
+  }
+  for (int number = 0; number < 200; ++number) {
+    const std::string name = error_code_name(static_cast<ErrorCode>(number));
+    if (name == "UNKNOWN" && number != static_cast<int>(ErrorCode::kUnknown)) continue;
+    EXPECT_THAT(listed, testing::Contains("`" + name + "` | " + std::to_string(number)));
+  }
+}
+
+TEST(ExampleFlags, RejectsUnknownFlags) {
   const CompletedProcess done = value_or_throw(run_process(
       {.argv = {std::string(EXAMPLES_FOLDER) + "/device_setter", "--wrong"}}, after(kLimit)));
   EXPECT_EQ(done.status.code, 2);

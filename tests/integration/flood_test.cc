@@ -1,6 +1,6 @@
-// Senders that ignore grants: a thousand connections, each with a request that has to wait, send as
-// much as the transport takes. The memory of the server stays within its limit, and it serves
-// others afterwards. This binary runs itself again as the process that sends.
+// The memory of a server stays within its limit although clients ignore flow control, and the
+// server answers others afterwards. A thousand connections each send a request that has to wait, as
+// fast as the transport takes it. This binary starts itself again as the process that sends.
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
@@ -29,9 +29,9 @@ constexpr char kSenderFlag[] = "--sender";
 constexpr int kConnections = 1000;
 constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kUnread = 192 * kMiB;
-constexpr int64_t kBeside = 64 * kMiB;  // the calls and connections themselves
+constexpr int64_t kOverhead = 64 * kMiB;  // memory of the calls and connections themselves
 
-// One call of kHeld is let in, which holds the budget as long as the service lives.
+// A service whose calls of kHeld all wait: the constructor takes the whole budget and keeps it.
 class HeldService final : public Service {
  public:
   std::vector<Method> methods() override {
@@ -52,7 +52,7 @@ class HeldService final : public Service {
   std::shared_ptr<ByteBudget> budget_ = std::make_shared<ByteBudget>(1, *held_back_);
 };
 
-// Writes frame after frame, whatever the other side says.
+// A call that writes frame after frame and ignores grants.
 class Flood {
  public:
   Flood(const std::string& address, grpc::CompletionQueue& queue, const grpc::ByteBuffer& first,
@@ -113,7 +113,7 @@ TEST(Flood, SendersThatIgnoreGrantsAreBounded) {
   auto sender = value_or_throw(
       Subprocess::start({.argv = {"/proc/self/exe", kSenderFlag, server->address()}}));
 
-  // Until all have come, and then until nothing grows any more.
+  // Samples until no more requests arrive and the memory no longer grows.
   int64_t highest = 0;
   uint64_t most_held = 0;
   Time quiet = after(seconds(10));
@@ -127,8 +127,8 @@ TEST(Flood, SendersThatIgnoreGrantsAreBounded) {
   }
   std::printf("%llu requests were held back; the server grew by %.0f MiB, its limit is %.0f MiB\n",
               static_cast<unsigned long long>(most_held), highest / 1048576.0, kUnread / 1048576.0);
-  EXPECT_GT(most_held, 10u);  // gRPC takes no further ones while memory is short
-  EXPECT_LT(highest, kUnread + kBeside);
+  EXPECT_GT(most_held, 10u);  // gRPC accepts no more while memory is short
+  EXPECT_LT(highest, kUnread + kOverhead);
 
   sender->send_signal(SIGKILL);
   Channel channel({.address = server->address()});

@@ -1,5 +1,6 @@
-// Graphs that were made to hurt, against the real server, while another program uses it. Each gives
-// an error, or what eager LibTorch gives; the server lives and nobody else notices.
+// A malicious graph cannot harm a server or its other clients: it fails with an error or gives what
+// eager LibTorch gives, the server process survives, and another client program that uses the same
+// server gets right results all the time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -34,30 +35,30 @@ class HostileGraphs : public testing::Test {
     auto running = std::make_shared<std::promise<void>>();
     auto other = Subprocess::start({.argv = {STEADY_SESSION, cluster_.target(kServer)},
                                     .on_stdout = [this, running](const std::string& line) {
-                                      said_ = line;
+                                      last_line_ = line;
                                       if (line == "running") running->set_value();
                                     }});
     other_ = value_or_throw(std::move(other));
     EXPECT_EQ(running->get_future().wait_for(seconds(60)), std::future_status::ready);
   }
 
-  // The server is the same process as before, and the other program had every step it wanted.
+  // Checks that the server is the same process and that the other program had no wrong step.
   void TearDown() override {
     EXPECT_EQ(cluster_.pid(kServer), pid_);
     EXPECT_TRUE(cluster_.is_running(kServer));
     EXPECT_EQ(session_.run([] { return torch::ones({1}); }).item<float>(), 1);
-    EXPECT_TRUE(other_->is_running()) << said_;
+    EXPECT_TRUE(other_->is_running()) << last_line_;
     other_->send_signal(SIGTERM);
     const auto status = other_->wait(after(seconds(60)));
     ASSERT_TRUE(status.has_value());
-    EXPECT_TRUE(status->ok()) << said_;
-    EXPECT_THAT(said_, HasSubstr(" steps"));
+    EXPECT_TRUE(status->ok()) << last_line_;
+    EXPECT_THAT(last_line_, HasSubstr(" steps"));
   }
 
-  // Runs on the server what `edit` makes of a captured graph, as a client of another make could.
+  // Captures a graph, changes it with `edit` as a malicious client could, and runs it remotely.
   Tensors run(const Body& body, const Tensors& small, const Edit& edit, const Tensors& arguments) {
     const auto function = trireme::function("hostile", body, {.check_capture = false});
-    const auto plan = function.graph(small).plan();
+    const auto plan = internal::Access<Graph>::plan(function.graph(small));
     edit(const_cast<proto::GraphDef&>(plan->graph->def));
     return session_.run({.timeout = seconds(20)}, function, arguments);
   }
@@ -78,12 +79,12 @@ class HostileGraphs : public testing::Test {
   const pid_t pid_ = cluster_.pid(kServer);
   Session session_{cluster_.target(kServer), {.timeout = seconds(20)}};
   std::unique_ptr<Subprocess> other_;
-  std::string said_;
+  std::string last_line_;
 };
 
-const Edit kAsItIs = [](proto::GraphDef&) {};
+const Edit kUnchanged = [](proto::GraphDef&) {};
 
-TEST_F(HostileGraphs, OneElementSeenAsManyIsThatElement) {
+TEST_F(HostileGraphs, AnExpandedElementIsReadAsThatElement) {
   const Tensors given = run(
       [](const Tensors& t) {
         const Tensor x = torch::zeros({1, kMany, 1}), weight = torch::ones({kMany});
@@ -93,14 +94,14 @@ TEST_F(HostileGraphs, OneElementSeenAsManyIsThatElement) {
                        std::get<0>(at::native_group_norm(x, weight, last.expand({kMany}), 1, kMany,
                                                          1, kMany, 1e-5))};
       },
-      {torch::full({1}, 0.25)}, kAsItIs, {torch::full({1}, 0.25)});
+      {torch::full({1}, 0.25)}, kUnchanged, {torch::full({1}, 0.25)});
   for (const Tensor& tensor : given) {
     EXPECT_EQ(tensor.numel(), kMany);
     EXPECT_TRUE(tensor.eq(0.25).all().item<bool>());
   }
 }
 
-TEST_F(HostileGraphs, QuotientsWithoutAPlaceAreErrors) {
+TEST_F(HostileGraphs, RejectsQuotientsThatOverflow) {
   const auto longs = [](int64_t number) { return torch::full({1}, number, torch::kLong); };
   for (const Body& body :
        std::vector<Body>{[](const Tensors& t) { return Tensors{torch::div(t[0], t[1], "trunc")}; },
@@ -108,21 +109,21 @@ TEST_F(HostileGraphs, QuotientsWithoutAPlaceAreErrors) {
                          [](const Tensors& t) { return Tensors{torch::floor_divide(t[0], t[1])}; },
                          [](const Tensors& t) { return Tensors{torch::remainder(t[0], t[1])}; },
                          [](const Tensors& t) { return Tensors{torch::fmod(t[0], t[1])}; }}) {
-    EXPECT_THAT(error(body, {longs(6), longs(2)}, kAsItIs,
+    EXPECT_THAT(error(body, {longs(6), longs(2)}, kUnchanged,
                       {longs(std::numeric_limits<int64_t>::min()), longs(-1)}),
-                HasSubstr("least number of its dtype by -1"));
+                HasSubstr("smallest number of its dtype by -1"));
   }
 }
 
-TEST_F(HostileGraphs, OperatorsThatAreNotOnTheListAreErrors) {
-  // A running time that follows from a number in a tensor.
+TEST_F(HostileGraphs, RejectsOperatorsThatAreNotAllowed) {
+  // The running time of this operator depends on a number in a tensor.
   EXPECT_THAT(
       error([](const Tensors& t) { return Tensors{torch::atan2(t[0], t[1])}; },
             {torch::zeros({1}), torch::ones({1})},
             [](auto& def) { rename(def, "aten::atan2", "aten::special_laguerre_polynomial_l"); },
             {torch::zeros({1}), torch::full({1}, 1e18)}),
       HasSubstr("may not be used in a graph"));
-  // Results written into memory that the graph chooses: one element seen as many.
+  // Operators that write into memory that the graph chooses, here an element that is expanded.
   const auto with_output = [](const std::string& op) {
     return [op](proto::GraphDef& def) {
       for (proto::Node& node : *def.mutable_nodes()) {
@@ -149,7 +150,7 @@ TEST_F(HostileGraphs, OperatorsThatAreNotOnTheListAreErrors) {
       HasSubstr("may not be used in a graph"));
 }
 
-TEST_F(HostileGraphs, TensorsWithoutContentsAreErrors) {
+TEST_F(HostileGraphs, RejectsTensorsWithoutContents) {
   const auto on_meta = [](proto::GraphDef& def) {
     for (proto::Node& node : *def.mutable_nodes()) {
       if (node.op() == "aten::zeros") node.mutable_arguments(3)->set_device("meta");
@@ -160,8 +161,8 @@ TEST_F(HostileGraphs, TensorsWithoutContentsAreErrors) {
               HasSubstr("argument 'device' must be"));
 }
 
-TEST_F(HostileGraphs, WritesOutsideOfATensorAreErrors) {
-  // Noise for many elements, written over one.
+TEST_F(HostileGraphs, RejectsWritesOutsideOfATensor) {
+  // Noise for many elements is written to a single one.
   const Body noise = [](const Tensors& t) {
     Tensor written = at::as_strided(t[1] * 1, {kMany}, {2});
     return Tensors{at::rrelu_with_noise(t[0], written, 0.1, 0.3, true)};
@@ -174,8 +175,8 @@ TEST_F(HostileGraphs, WritesOutsideOfATensorAreErrors) {
   };
   const Tensors arguments = {-torch::ones({kMany}), torch::zeros({2 * kMany})};
   EXPECT_THAT(error(noise, arguments, many_on_one, arguments),
-              HasSubstr("several elements lie on the same memory"));
-  // A tensor that grows: its old block may be on its way.
+              HasSubstr("several elements share the same memory"));
+  // A tensor grows while its old block may still be in flight.
   const auto grows = [](proto::GraphDef& def) {
     for (proto::Node& node : *def.mutable_nodes()) {
       if (node.op() != "aten::resize_") continue;
@@ -187,7 +188,7 @@ TEST_F(HostileGraphs, WritesOutsideOfATensorAreErrors) {
               HasSubstr("cannot grow"));
 }
 
-TEST_F(HostileGraphs, ArgumentsThatKernelsTrustAreErrors) {
+TEST_F(HostileGraphs, RejectsBadArgumentsThatKernelsDoNotCheck) {
   const Body loss = [](const Tensors& t) {
     const Tensor gradient = t[0].slice(0, 0, 4096);
     return Tensors{at::multi_margin_loss_backward(gradient, t[1], t[2], 1, 1, {}, 0)};
@@ -204,7 +205,7 @@ TEST_F(HostileGraphs, ArgumentsThatKernelsTrustAreErrors) {
   const Body unpacked = [](const Tensors& t) {
     return Tensors{std::get<0>(at::lu_unpack(t[0], t[1]))};
   };
-  EXPECT_THAT(error(unpacked, {torch::rand({2, 2}), torch::ones({2}, torch::kInt)}, kAsItIs,
+  EXPECT_THAT(error(unpacked, {torch::rand({2, 2}), torch::ones({2}, torch::kInt)}, kUnchanged,
                     {torch::rand({2, 2}), torch::full({2}, 1 << 30, torch::kInt)}),
               HasSubstr("'pivots' holds"));
 }

@@ -1,5 +1,5 @@
-// A tensor beyond 2 GiB goes from one process to another without a copy of it in either: this
-// binary runs itself again as the process that sends.
+// A tensor beyond 2 GiB arrives intact in another process, and neither process needs memory for a
+// second copy of it. This binary starts itself again as the process that sends.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -22,7 +22,8 @@ constexpr int64_t kAllowed = 64 << 20;
 constexpr char kFetch[] = "/test.Test/Fetch";
 constexpr char kSenderFlag[] = "--sender";
 
-// A word of the pattern depends on its place, so that a lost, doubled or moved piece shows.
+// Returns a word of the test pattern. It depends on the index, so that a lost, duplicated or moved
+// piece is detected.
 uint64_t word_at(int64_t index) {
   return static_cast<uint64_t>(index) * 0x9e3779b97f4a7c15u + 1;
 }
@@ -54,7 +55,7 @@ int run_sender() {
   return 0;
 }
 
-// The highest resident memory counts from now on.
+// Resets the peak of the resident memory, so that it is measured from now on.
 void reset_peak(pid_t pid) {
   std::ofstream file("/proc/" + std::to_string(pid) + "/clear_refs");
   file << "5";
@@ -62,11 +63,11 @@ void reset_peak(pid_t pid) {
 }
 
 TEST(LargeTensor, ArrivesIntactWithoutACopyOnEitherSide) {
-  std::promise<std::string> told;
-  auto sender = value_or_throw(
-      Subprocess::start({.argv = {"/proc/self/exe", kSenderFlag},
-                         .on_stdout = [&](const std::string& line) { told.set_value(line); }}));
-  std::future<std::string> address = told.get_future();
+  std::promise<std::string> announced;
+  auto sender = value_or_throw(Subprocess::start(
+      {.argv = {"/proc/self/exe", kSenderFlag},
+       .on_stdout = [&](const std::string& line) { announced.set_value(line); }}));
+  std::future<std::string> address = announced.get_future();
   ASSERT_EQ(address.wait_for(std::chrono::seconds(120)), std::future_status::ready);
   Channel channel({.address = address.get(), .task = "/job:ps/task:0"});
   throw_if_error(channel.hello(after(std::chrono::seconds(30))).status());

@@ -1,4 +1,5 @@
-// `trireme launch`: a whole cluster from one command, of which nothing is left afterwards.
+// `trireme launch` starts a whole cluster and a client program with one command, returns the exit
+// code of the program, and leaves no process behind, even when it is interrupted or killed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,10 +14,10 @@ using testing::ContainsRegex;
 using testing::EndsWith;
 using testing::HasSubstr;
 
-// A server's line about itself, from behind its name to its process.
+// The line that a server logs when it is up, from after the task to the process id.
 const std::string kServes = " serves at [^ ]* \\(incarnation [0-9a-f]*, pid ([0-9]+)";
 
-// The pids that the servers of a launch say they have.
+// Returns the process ids that the servers of a launch have logged.
 std::vector<pid_t> pids_in(const std::string& text) {
   std::vector<pid_t> pids;
   const std::regex pattern(kServes);
@@ -35,7 +36,7 @@ TEST(Launch, RunsAProgramAndReturnsItsExitCode) {
       run_trireme({"launch", "--workers", "2", "--ps", "1", "--devices", "cpu:2", "--", "sh", "-c",
                    "\"$0\" status --json; exit 7", trireme_binary()});
   EXPECT_EQ(done.status.code, 7) << done.stderr_text;
-  const auto tasks = nlohmann::json::parse(done.stdout_text)["tasks"];  // nothing else in it
+  const auto tasks = nlohmann::json::parse(done.stdout_text)["tasks"];  // stdout has nothing else
   ASSERT_EQ(tasks.size(), 3u);
   const std::vector<pid_t> pids = pids_in(done.stderr_text);
   EXPECT_EQ(pids.size(), 3u) << done.stderr_text;
@@ -79,7 +80,7 @@ TEST(Launch, ShowsTheLastLinesOfAServerThatDoesNotStart) {
                        "last lines:\n    no data here\n"));
 }
 
-TEST(Launch, ServersThatNeverAnswerAreNotWaitedForLonger) {
+TEST(Launch, StopsWaitingForServersAtTheTimeout) {
   const CompletedProcess done = run_trireme(
       {"launch", "--workers", "1", "--same-binary", "--timeout", "0.5", "--", "sleep", "1000"});
   EXPECT_EQ(done.status.code, 1);
@@ -87,7 +88,7 @@ TEST(Launch, ServersThatNeverAnswerAreNotWaitedForLonger) {
               HasSubstr("trireme: /job:worker/task:0: did not answer within 500ms: "));
 }
 
-// What the tests below have in common: servers and a program that runs until somebody ends it.
+// Launches servers and a program that runs until it is ended from outside.
 class LaunchInterrupted : public testing::Test {
  protected:
   void start() {
@@ -105,9 +106,9 @@ class LaunchInterrupted : public testing::Test {
     EXPECT_TRUE(ends(program_)) << "the program is left over";
     expect_all_end(servers_);
   }
-  // What the program started itself ignores SIGINT, as a shell's background jobs do.
-  void expect_what_it_started_ends() {
-    EXPECT_TRUE(ends(started_)) << "what the program started is left over";
+  // The child process of the program ignores SIGINT, as background jobs of a shell do.
+  void expect_child_ends() {
+    EXPECT_TRUE(ends(started_)) << "the child process of the program is left over";
   }
 
   std::unique_ptr<RunningCommand> command_;
@@ -115,36 +116,37 @@ class LaunchInterrupted : public testing::Test {
   std::vector<pid_t> servers_;
 };
 
-TEST_F(LaunchInterrupted, ByCtrlC) {
+TEST_F(LaunchInterrupted, CtrlCEndsEverything) {
   start();
   command_->process().send_signal(SIGINT);
   EXPECT_EQ(command_->wait(), (ExitStatus{.code = 130})) << command_->text();
   expect_nothing_left();
-  expect_what_it_started_ends();
+  expect_child_ends();
   EXPECT_THAT(command_->text(), HasSubstr("/job:ps/task:0 has stopped\n"));
 }
 
-TEST_F(LaunchInterrupted, ByKillOfTheLauncher) {
+TEST_F(LaunchInterrupted, KillingTheLauncherEndsServersAndProgram) {
   start();
   command_->process().send_signal(SIGKILL);
   command_->wait();
   expect_nothing_left();
-  // The kernel ends the launcher's children, not theirs.
+  // The kernel ends the children of the launcher, but not the children of those.
   kill(started_, SIGKILL);
 }
 
-TEST_F(LaunchInterrupted, OneServerEndsEarlyAndTheRestGoesOn) {
+TEST_F(LaunchInterrupted, TheRestContinuesWhenOneServerEndsEarly) {
   start();
   const std::string pid = command_->wait_for("/job:worker/task:0 serves at .* pid ([0-9]+)");
   kill(std::stoi(pid), SIGKILL);
   command_->wait_for(
-      "trireme: warning: /job:worker/task:0 has ended early: killed by SIGKILL; the rest goes on");
+      "trireme: warning: /job:worker/task:0 has ended early: killed by SIGKILL; the other tasks "
+      "continue");
   EXPECT_TRUE(command_->process().is_running());
   EXPECT_EQ(kill(program_, 0), 0);
   command_->process().send_signal(SIGTERM);
   EXPECT_EQ(command_->wait(), (ExitStatus{.code = 143})) << command_->text();
   expect_nothing_left();
-  expect_what_it_started_ends();
+  expect_child_ends();
 }
 
 }  // namespace

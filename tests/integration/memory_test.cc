@@ -1,4 +1,4 @@
-// The memory of real servers under load that goes on: it is bounded, and it stays flat.
+// The memory of real servers is bounded under load and does not grow however long the load lasts.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -38,7 +38,7 @@ TEST(Memory, QueuedStartsWaitAtTheClient) {
   const auto step =
       function("step",
                [](const Tensor& x) {
-                 Tensor sum = torch::zeros({});  // takes its time, and no memory beside the input
+                 Tensor sum = torch::zeros({});  // takes long, but needs no memory beside the input
                  for (int i = 0; i < 16; ++i) sum = sum + x.sum();
                  return sum;
                },
@@ -50,7 +50,7 @@ TEST(Memory, QueuedStartsWaitAtTheClient) {
   for (auto& result : results) EXPECT_GT(result.get().item<float>(), 0);
   const int64_t highest = process_memory(cluster.pid(task)).peak;
   std::printf("150 starts of 32 MiB: the server held at most %.0f MiB\n", highest / 1048576.0);
-  // 512 MiB of inputs, and 2 MiB of each that waits.
+  // The limit allows 512 MiB of inputs, and 2 MiB for each of 150 steps that wait.
   EXPECT_LT(highest, kEmptyServer + (512 + 300) * kMiB);
 }
 
@@ -89,12 +89,12 @@ TEST(Memory, APipelineStaysFlat) {
     const int64_t after = process_memory(cluster.pid({"worker", task})).peak;
     std::printf("worker %d: %.0f MiB after 100 steps, %.0f MiB after 280\n", task,
                 before[task] / 1048576.0, after / 1048576.0);
-    EXPECT_LT(after, before[task] + before[task] / 4);  // it grew by 1.4 GB in 100 steps
+    EXPECT_LT(after, before[task] + before[task] / 4);  // memory once grew by 1.4 GB in 100 steps
     EXPECT_LT(after, kEmptyServer + 1024 * kMiB);
   }
 }
 
-// One kind of load, again and again until the end, on a thread of its own.
+// Repeats one kind of work on a thread of its own until `ended` is true.
 class Load {
  public:
   Load(const char* name, std::atomic<bool>& ended, std::function<void(int turn)> work)
@@ -117,9 +117,9 @@ class Load {
   std::thread thread_;
 };
 
-// The memory that processes hold, looked at five times a second: the mean of each span of time. A
-// peak says when loads met by chance, and not that memory is lost; and the median of a parameter
-// server, which half of the time holds an update, jumps from one state to the other.
+// The resident memory of processes over time, as the mean of the samples in each span. The peak
+// would only show when different loads coincided. The median of a parameter server, which holds an
+// update half of the time, would jump between two levels.
 class Curve {
  public:
   explicit Curve(std::vector<std::pair<std::string, pid_t>> processes)
@@ -144,9 +144,9 @@ class Curve {
     std::fflush(stdout);
   }
 
-  // Expects that no span after the first, which is the warm-up, is above the level at the start by
-  // more than `allowed`. That level is the mean of the next spans, up to three: a single one is off
-  // by chance by almost as much as is allowed.
+  // Checks that no span after the first, which is the warm-up, exceeds the initial level by more
+  // than the factor `allowed`. The initial level is the mean of the next three spans, because a
+  // single span varies by almost as much as is allowed. A short run uses one span.
   void expect_flat(double allowed) const {
     for (size_t i = 0; i < processes_.size(); ++i) {
       const size_t baseline = means_[i].size() > 6 ? 3 : 1;
@@ -166,7 +166,7 @@ class Curve {
   std::vector<std::vector<double>> means_;
 };
 
-// Ends early when a load failed.
+// Samples the curve five times a second for the time `lasting`. Ends early if a load failed.
 void sample(Curve& curve, std::chrono::seconds lasting, std::chrono::seconds span) {
   const Time start = Clock::real().now();
   std::promise<void> never;
@@ -181,16 +181,16 @@ void sample(Curve& curve, std::chrono::seconds lasting, std::chrono::seconds spa
   }
 }
 
-// TRIREME_SOAK_SECONDS: how long. The memory of every process stays what it was after the first
-// minute.
+// After the first minute, the memory of every process stays at its level. TRIREME_SOAK_SECONDS sets
+// how long the test runs.
 TEST(Memory, AMixedLoadStaysFlat) {
   const std::chrono::seconds lasting(setting("TRIREME_SOAK_SECONDS", 20));
   const auto span = std::clamp<std::chrono::seconds>(lasting / 4, std::chrono::seconds(1),
                                                      std::chrono::minutes(1));
-  // A short run only sees that nothing runs away.
+  // A short run can only show that the memory does not grow without bound.
   const double allowed = span == std::chrono::minutes(1) ? 1.05 : 1.25;
-  // The tensors of this program itself: malloc would keep those of mixed sizes in heaps that
-  // fragment (docs/sessions.md, Memory).
+  // This process holds tensors too. With the defaults, malloc would keep those of mixed sizes in
+  // heaps that fragment (docs/sessions.md, Memory).
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   mallopt(M_TRIM_THRESHOLD, 16 << 20);
   mallopt(M_ARENA_MAX, 2);
@@ -201,10 +201,10 @@ TEST(Memory, AMixedLoadStaysFlat) {
   Session session(cluster.target({"worker", 0}));
   const auto scope = strategy.scope();
   const Variable table("table", torch::zeros({100'000, 64}));  // 24 MiB
-  // Half as large as the largest tensor of the pipelines, so that a parameter server which holds
-  // one update more or less in some minute is still flat within 5 %.
+  // Half as large as the largest tensor of the pipelines, so that the mean of a parameter server
+  // stays within 5 % even if it holds one more update during some minute.
   const Variable dense("dense", torch::zeros({2 << 20}));
-  const auto floats = [](int turn, int64_t most) {  // of sizes that keep changing, a few of them
+  const auto floats = [](int turn, int64_t most) {  // one of five sizes, depending on the turn
     return torch::ones({most >> (turn % 5)});
   };
 

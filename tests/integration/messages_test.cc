@@ -1,4 +1,5 @@
-// What a user sees who got a spec or a flag wrong: the whole message, through the real binary.
+// A user who gets a cluster spec or a flag wrong sees a message that says what is wrong and what to
+// do. The tests compare the whole message of the real binary.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -11,9 +12,9 @@ namespace {
 struct Mistake {
   std::string name;
   std::vector<std::string> arguments;
-  std::string file = {};       // what cluster.json holds
-  std::string tf_config = {};  // what TF_CONFIG holds
-  std::string message;         // after "trireme: "
+  std::string file = {};       // content of cluster.json
+  std::string tf_config = {};  // value of TF_CONFIG
+  std::string message;         // expected text after "trireme: "
 };
 
 void PrintTo(const Mistake& mistake, std::ostream* out) {
@@ -26,35 +27,36 @@ constexpr char kGood[] =
 const std::vector<Mistake>& mistakes() {
   static const auto* list = new std::vector<Mistake>{
       // Specs.
-      {.name = "TextThatEndsEarly",
+      {.name = "TruncatedJson",
        .arguments = {"server"},
        .tf_config = R"({"cluster": {"worker": ["127.0.0.1:2222"])",
        .message = "TF_CONFIG is not valid JSON at line 1, column 42"},
-      {.name = "OneAddressTwice",
+      {.name = "DuplicateAddress",
        .arguments = {"server", "--job", "worker", "--task", "0", "--cluster", "cluster.json"},
        .file = R"({"worker": ["127.0.0.1:2222", "127.0.0.1:2222"]})",
        .message = "cluster file 'cluster.json': cluster spec: job 'worker', task 1: address "
-                  "'127.0.0.1:2222' is already that of /job:worker/task:0; every task needs its "
+                  "'127.0.0.1:2222' is already used by /job:worker/task:0; every task needs its "
                   "own"},
       {.name = "AddressWithoutPort",
        .arguments = {"status"},
        .tf_config = R"({"cluster": {"worker": ["localhost"]}})",
        .message = "TF_CONFIG: cluster spec: job 'worker', task 0: address 'localhost' has no port; "
                   "write host:port"},
-      {.name = "RoleThatIsNone",
+      {.name = "UnknownRole",
        .arguments = {"status", "--cluster", "cluster.json"},
        .file = R"({"master": ["127.0.0.1:2222"]})",
-       .message = "cluster file 'cluster.json': cluster spec: job 'master' is no role; the roles "
-                  "are worker, chief, ps and evaluator"},
+       .message =
+           "cluster file 'cluster.json': cluster spec: job 'master' is not a valid role; the roles "
+           "are worker, chief, ps and evaluator"},
       {.name = "TwoChiefs",
        .arguments = {"status", "--cluster", "cluster.json"},
        .file = R"({"chief": ["127.0.0.1:2222", "127.0.0.1:2223"]})",
        .message = "cluster file 'cluster.json': cluster spec: job 'chief' has 2 tasks; a cluster "
                   "has one chief at most"},
-      {.name = "NoFile",
+      {.name = "MissingFile",
        .arguments = {"server", "--job", "ps", "--task", "0", "--cluster", "cluster.json"},
        .message = "cluster file 'cluster.json': cannot be read: No such file or directory"},
-      {.name = "AddressThatOthersReach",
+      {.name = "PublicAddressWithoutCertificates",
        .arguments = {"server", "--job", "worker", "--task", "0", "--cluster", "cluster.json"},
        .file = R"({"worker": ["0.0.0.0:2222"]})",
        .message =
@@ -71,60 +73,62 @@ const std::vector<Mistake>& mistakes() {
        .message =
            "--job=worker --task=7: cluster spec: job 'worker' has no task 7; it has 2 tasks, "
            "0 to 1"},
-      {.name = "JobThatIsNone",
+      {.name = "UnknownJob",
        .arguments = {"server", "--job", "master", "--task", "0", "--cluster", "cluster.json"},
        .file = kGood,
-       .message = "--job=master is no role; the roles are worker, chief, ps and evaluator"},
-      {.name = "TaskThatIsNoNumber",
+       .message =
+           "--job=master is not a valid role; the roles are worker, chief, ps and evaluator"},
+      {.name = "TaskIsNotANumber",
        .arguments = {"server", "--job", "worker", "--task", "one", "--cluster", "cluster.json"},
        .file = kGood,
-       .message = "--task=one is no number from 0 on"},
-      {.name = "WhichTask",
+       .message = "--task=one is not a number of 0 or more"},
+      {.name = "MissingTask",
        .arguments = {"server", "--cluster", "cluster.json"},
        .file = kGood,
-       .message = "which task is this server? Give --job and --task; the cluster has ps 0; worker "
+       .message = "no task was given to serve: give --job and --task; the cluster has ps 0; worker "
                   "0,1"},
-      {.name = "NoCluster",
+      {.name = "ServerWithoutCluster",
        .arguments = {"server", "--devices", "cpu:2"},
-       .message = "there is no cluster to serve in: give --cluster FILE with --job and --task, or "
+       .message = "no cluster was given to serve in: give --cluster FILE with --job and --task, or "
                   "set TF_CONFIG"},
-      {.name = "NobodyToAsk",
+      {.name = "StatusWithoutCluster",
        .arguments = {"status"},
-       .message = "there is no cluster to ask: give --cluster FILE or --target HOST:PORT, or set "
+       .message = "no cluster was given to ask: give --cluster FILE or --target HOST:PORT, or set "
                   "TF_CONFIG"},
       {.name = "TargetWithoutPort",
        .arguments = {"status", "--target", "127.0.0.1"},
        .message = "--target: address '127.0.0.1' has no port; write host:port"},
-      {.name = "DeviceThatIsNone",
+      {.name = "UnknownDevice",
        .arguments = {"server", "--job", "worker", "--task", "0", "--cluster", "cluster.json",
                      "--devices", "tpu:1"},
        .file = kGood,
-       .message = "devices 'tpu:1': no tpu can be reached; the types are cpu and gpu"},
+       .message = "devices 'tpu:1': tpu is not supported; the types are cpu and gpu"},
       {.name = "ThreadsBelowZero",
        .arguments = {"server", "--threads=-1"},
-       .message = "--threads=-1 is no number of threads; 0 leaves it to LibTorch"},
-      {.name = "LogLevelThatIsNone",
+       .message = "--threads=-1 is not a valid number of threads; give 0 to leave it to LibTorch"},
+      {.name = "UnknownLogLevel",
        .arguments = {"server", "--log-level", "loud"},
        .message = "unknown log level 'loud'; use debug, info, warning, error or off"},
-      {.name = "TimeThatIsNone",
+      {.name = "TimeoutOfZero",
        .arguments = {"status", "--cluster", "cluster.json", "--timeout", "0"},
        .file = kGood,
-       .message = "--timeout=0 is no time to wait; give seconds above 0"},
-      {.name = "FlagThatIsNone",
+       .message =
+           "--timeout=0 is not a valid time; give a number of seconds above 0 and up to 1e7"},
+      {.name = "UnknownFlag",
        .arguments = {"server", "--devcies", "cpu:2"},
        .message = "'--devcies' was not expected; see `trireme server --help`"},
-      {.name = "CommandThatIsNone",
+      {.name = "UnknownCommand",
        .arguments = {"serve"},
-       .message = "'serve' is no command; there are certs, graph, launch, server and status; see "
-                  "`trireme --help`"},
-      {.name = "ClusterOfNobody",
+       .message = "'serve' is not a command; the commands are certs, graph, launch, server and "
+                  "status; see `trireme --help`"},
+      {.name = "LaunchWithoutTasks",
        .arguments = {"launch", "--workers", "0", "--", "true"},
-       .message = "--workers=0 --ps=0 makes no cluster; give at least one task"},
-      {.name = "NoProgram",
+       .message = "--workers=0 --ps=0 is not a valid cluster; give at least one task"},
+      {.name = "LaunchWithoutProgram",
        .arguments = {"launch", "--workers", "3", "--ps", "2"},
-       .message = "there is no program to run; write it after two dashes: trireme launch --workers "
+       .message = "no program was given to run; give it after two dashes: trireme launch --workers "
                   "3 --ps 2 -- ./program"},
-      {.name = "ProgramThatIsNotThere",
+      {.name = "MissingProgram",
        .arguments = {"launch", "--", "./tarin"},
        .message = "cannot run './tarin': No such file or directory"},
   };
@@ -153,7 +157,7 @@ TEST_P(Messages, SayWhatIsWrongAndWhatToDo) {
 INSTANTIATE_TEST_SUITE_P(Mistakes, Messages, testing::ValuesIn(mistakes()),
                          [](const auto& info) { return info.param.name; });
 
-TEST(Help, TeachesByExample) {
+TEST(Help, ShowsExamples) {
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
            {"--help"}, {"launch", "--help"}, {"server", "--help"}, {"status", "--help"}}) {
     const CompletedProcess done = run_trireme(arguments);

@@ -1,4 +1,5 @@
-// A program that uses a cluster and may have been given the wrong one: says what came of it.
+// A client program of connecting_test. It uses a cluster that the test describes incorrectly on
+// purpose, and prints "ok" or the error.
 //
 //   mistaken_client session|strategy|coordinator CLUSTER_JSON CERTS TIMEOUT_MS
 #include <torch/types.h>

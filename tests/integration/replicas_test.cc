@@ -1,4 +1,5 @@
-// Replicas inside of workers, in functions that a coordinator schedules.
+// Replicas inside of workers train as one program would train on all of their data, draw each
+// element of a dataset once, and aggregate their updates as the variable asks for.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -28,8 +29,8 @@ struct Net : torch::nn::Module {
   torch::nn::Linear out{40, 1};
 };
 
-// Closures one after the other, each with two replicas that draw from the program's iterator,
-// against the program with both batches at once.
+// Runs closures one after the other, each with two replicas that draw from the program's iterator,
+// and compares losses and variables with those of a local step on both batches at once.
 template <typename Optimizer, typename Options>
 void expect_same_training(const ParameterServerStrategy& strategy, const Options& options) {
   constexpr int kSteps = 10, kShare = 8;
@@ -56,7 +57,8 @@ void expect_same_training(const ParameterServerStrategy& strategy, const Options
         batches);
     return strategy.reduce(ReduceOp::kSum, losses);
   });
-  // Every id in every batch: the program's dense gradient would move those that are not in it too.
+  // Every batch holds every id, because the local program has a dense gradient, with which an
+  // optimizer also moves rows whose ids are not in the batch.
   const Tensor ids = torch::rand({kSteps * 2 * kShare, 10}).argsort(int64_t{1});
   const Tensor y = torch::randn({kSteps * 2 * kShare, 1});
   const Dataset examples = Dataset::from_tensors({ids, y});

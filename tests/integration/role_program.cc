@@ -1,5 +1,5 @@
-// One program for every role, as a user writes it: it serves where its task says so, and otherwise
-// is the chief's program.
+// One program for every role, as a user writes it. It runs a server if its task is one, and
+// otherwise acts as the chief.
 #include <iostream>
 
 #include "trireme/trireme.h"

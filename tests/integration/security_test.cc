@@ -1,4 +1,6 @@
-// Who gets in and who does not, with real processes of the trireme command.
+// Only peers with a valid certificate of the cluster reach a server, a method accepts its roles
+// only, and others cannot replay a recorded request. The tests run real processes of the trireme
+// command.
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -26,7 +28,8 @@ using testing::Not;
 
 const TaskId kWorker = {"worker", 0};
 
-// A request as bytes, sent by whoever has credentials: what a Channel never does twice.
+// Sends an EndJob request as raw bytes with a chosen prefix. A Channel never sends the same prefix
+// twice, as an attacker would.
 absl::StatusOr<Prefix> send_end_job(const std::string& address,
                                     std::shared_ptr<grpc::ChannelCredentials> credentials,
                                     const Prefix& prefix) {
@@ -57,7 +60,7 @@ class SecurityTest : public testing::Test {
     return channel.hello(after(seconds(10))).status();
   }
 
-  // Signed by the cluster's own authority unless told.
+  // Makes credentials for `uri`, signed by `signer` or by default by the cluster's own authority.
   Credentials issue(const std::string& uri, std::optional<CertificateAuthority> signer = {},
                     const CertificateValidity& validity = {}) {
     if (!signer) signer = authority();
@@ -78,7 +81,7 @@ class SecurityTest : public testing::Test {
   bool log_has(const std::string& text) {
     return absl::StrJoin(cluster_.logs(kWorker), "\n").find(text) != std::string::npos;
   }
-  // Lines of another process arrive when they do.
+  // Waits for the text, because the log of another process arrives with a delay.
   void expect_logged(const std::string& text) {
     for (const Time limit = after(seconds(10)); !log_has(text) && Clock::real().now() < limit;) {
     }
@@ -96,7 +99,7 @@ TEST_F(SecurityTest, OnlyCertificatesOfTheClusterGetIn) {
 
   EXPECT_EQ(error_code(describe_as(Credentials::insecure())), ErrorCode::kTaskUnreachable);
   expect_logged("a TLS connection was refused");
-  // TLS, but no certificate to show.
+  // TLS without a client certificate.
   EXPECT_TRUE(
       absl::IsUnavailable(send_end_job(cluster_.spec().address(kWorker),
                                        grpc::SslCredentials({folder_.read("ca.pem"), "", ""}), {})
@@ -106,7 +109,7 @@ TEST_F(SecurityTest, OnlyCertificatesOfTheClusterGetIn) {
   EXPECT_EQ(error_code(describe_as(issue("trireme://chief/0", another))),
             ErrorCode::kTaskUnreachable);
   expect_logged("certificate verify failed");
-  // Valid when it is read, and not any more a second later.
+  // This certificate is valid when it is read, and expires two seconds later.
   const Credentials expiring =
       issue("trireme://chief/0", std::nullopt, {.from = -hours(48), .until = seconds(2)});
   absl::Status status;
@@ -116,15 +119,15 @@ TEST_F(SecurityTest, OnlyCertificatesOfTheClusterGetIn) {
   EXPECT_EQ(error_code(status), ErrorCode::kTaskUnreachable);
 }
 
-TEST_F(SecurityTest, AMethodIsForItsRolesOnly) {
+TEST_F(SecurityTest, AMethodRejectsOtherRoles) {
   const absl::Status status = end_job_as(issue("trireme://worker/1"));
   EXPECT_EQ(error_code(status), ErrorCode::kPermissionDenied);
   EXPECT_THAT(describe(status), HasSubstr("/job:worker/task:1"));
-  expect_logged("/job:worker/task:0: refused /trireme.Server/EndJob to /job:worker/task:1 at");
+  expect_logged("/job:worker/task:0: rejected /trireme.Server/EndJob from /job:worker/task:1 at");
   EXPECT_TRUE(end_job_as(issue("trireme://chief/0")).ok());
 }
 
-TEST_F(SecurityTest, ARequestIsDoneOnceAndCannotBeReplayedByOthers) {
+TEST_F(SecurityTest, ARequestRunsOnceAndCannotBeReplayedByOthers) {
   const std::string address = cluster_.spec().address(kWorker);
   const auto chief = issue("trireme://chief/0").for_channel(kWorker.to_string());
   const auto mallory = issue("trireme://client/mallory").for_channel(kWorker.to_string());
@@ -139,15 +142,15 @@ TEST_F(SecurityTest, ARequestIsDoneOnceAndCannotBeReplayedByOthers) {
     });
   };
   EXPECT_EQ(value_or_throw(send_end_job(address, chief, request)).request_id, 41u);
-  // The same peer gets the first answer again, and nothing is done.
+  // The same peer gets the first answer again, and the request does not run twice.
   EXPECT_EQ(value_or_throw(send_end_job(address, chief, request)).request_id, 41u);
-  // Another peer that has the bytes gets nothing.
+  // Another peer that has recorded the bytes is rejected.
   const absl::Status stolen = send_end_job(address, mallory, request).status();
   EXPECT_EQ(error_code(stolen), ErrorCode::kPermissionDenied);
   expect_logged("which is /job:chief/task:0, was sent by client mallory");
   expect_logged("the job has ended");
   EXPECT_EQ(times_done(), 1);
-  // And another incarnation refuses it.
+  // Another incarnation of the server rejects it, too.
   cluster_.restart(kWorker);
   EXPECT_EQ(error_code(send_end_job(address, chief, request).status()),
             ErrorCode::kIncarnationChanged);
@@ -169,14 +172,14 @@ TEST_F(SecurityTest, StatusNeedsAClientsCertificate) {
 
 TEST_F(SecurityTest, RenewalNeedsNoRestart) {
   const uint64_t before = cluster_.describe(kWorker).incarnation;
-  // All certificates anew, also those of the client that asks.
+  // Renews all certificates, including those of this client.
   throw_if_error(write_certificates(folder_.path(), cluster_.spec()).status());
   cluster_.wait_until_up();
   EXPECT_EQ(cluster_.describe(kWorker).incarnation, before);
 }
 
-// What docs/security.md tells those who have an authority of their own.
-TEST(Certs, OfAnyAuthorityWillDo) {
+// Makes certificates with openssl, as docs/security.md describes it for an authority of one's own.
+TEST(Certs, AnyAuthorityCanIssueThem) {
   const TemporaryFolder folder;
   folder.write("make", R"(set -e
     openssl req -x509 -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout authority.key \
@@ -202,7 +205,7 @@ TEST(Certs, OfAnyAuthorityWillDo) {
   EXPECT_NE(cluster.describe(kWorker).incarnation, 0u);
 }
 
-TEST(Certs, InitMakesWhatServersUse) {
+TEST(Certs, InitMakesCertificatesThatServersAccept) {
   const TemporaryFolder folder;
   folder.write("cluster.json", "{\"worker\": [\"127.0.0.1:1\"], \"ps\": [\"127.0.0.1:2\"]}");
   const auto init = [&](std::vector<std::string> flags) {
@@ -214,7 +217,8 @@ TEST(Certs, InitMakesWhatServersUse) {
   };
   const CompletedProcess done = init({});
   EXPECT_TRUE(done.status.ok()) << done.stderr_text;
-  EXPECT_THAT(done.stdout_text, HasSubstr("certificates of 2 tasks and of clients, for 365 days"));
+  EXPECT_THAT(done.stdout_text,
+              HasSubstr("certificates of 2 tasks and of clients, valid for 365 days"));
   EXPECT_TRUE(Credentials::from_folder(folder.path() + "/certs", TaskId{"ps", 0}).ok());
   EXPECT_EQ(init({"--days", "0"}).status.code, 2);
 }

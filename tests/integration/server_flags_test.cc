@@ -1,5 +1,5 @@
-// What the flags of `trireme server` do to a real one: where it listens, what it takes, and when it
-// ends.
+// The flags of `trireme server` do what its help says: where a real server listens, how much memory
+// its variables may take, and when it exits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ class ServerFlagsTest : public testing::Test {
     return *server_;
   }
 
-  // Where it listens, as the system tells.
+  // Returns the addresses on which the server listens, as `ss` reports them.
   std::vector<std::string> listening() {
     const std::string pid = absl::StrCat("pid=", server_->process().pid(), ",");
     std::vector<std::string> found;
@@ -40,7 +40,7 @@ class ServerFlagsTest : public testing::Test {
       std::istringstream words(line);
       std::string state, queued, most, address;
       words >> state >> queued >> most >> address;
-      // gRPC's sockets are of IPv6 where there is any.
+      // gRPC uses IPv6 sockets where IPv6 is available.
       found.push_back(std::regex_replace(address, std::regex("^\\[::ffff:(.*)\\]"), "$1"));
     }
     return found;
@@ -62,28 +62,28 @@ TEST_F(ServerFlagsTest, ByDefaultItListensOnLoopbackOnly) {
   EXPECT_THAT(listening(), ElementsAre(port_.address()));
 }
 
-TEST_F(ServerFlagsTest, BindNamesAnotherHost) {
+TEST_F(ServerFlagsTest, BindSetsTheListeningAddress) {
   serve({"--bind", "127.0.0.2"}).wait_for(" serves at ");
   EXPECT_THAT(listening(), ElementsAre("127.0.0.2" + colon_port()));
   EXPECT_EQ(run_trireme({"status", "--target", "127.0.0.2" + colon_port()}).status.code, 0);
   EXPECT_EQ(run_trireme({"status", "--target", port_.address()}).status.code, 1);
 }
 
-TEST_F(ServerFlagsTest, AWiderBindIsRefusedWithoutCertificates) {
+TEST_F(ServerFlagsTest, RejectsAPublicBindWithoutCertificates) {
   EXPECT_EQ(serve({"--bind", "0.0.0.0"}).wait().code, 2) << server_->text();
   EXPECT_THAT(server_->text(), HasSubstr("/job:ps/task:0: refused to listen on 0.0.0.0:"));
 }
 
-TEST_F(ServerFlagsTest, InsecureAllowsItAndWarns) {
+TEST_F(ServerFlagsTest, InsecureAllowsAPublicBindAndWarns) {
   serve({"--bind", "0.0.0.0", "--insecure"}).wait_for(" serves at ");
-  EXPECT_THAT(server_->text(), HasSubstr("whoever reaches this port commands the server"));
+  EXPECT_THAT(server_->text(), HasSubstr("anyone who can reach this port controls the server"));
   EXPECT_THAT(listening(), ElementsAre(testing::AnyOf("0.0.0.0" + colon_port(), "*" + colon_port(),
                                                       "[::]" + colon_port())));
 }
 
-TEST_F(ServerFlagsTest, InsecureAndCertificatesContradict) {
+TEST_F(ServerFlagsTest, RejectsInsecureTogetherWithCertificates) {
   EXPECT_EQ(serve({"--insecure", "--certs", "certs"}).wait().code, 2) << server_->text();
-  EXPECT_THAT(server_->text(), HasSubstr("say one of the two"));
+  EXPECT_THAT(server_->text(), HasSubstr("use one of the two"));
 }
 
 TEST_F(ServerFlagsTest, MemoryLimitBoundsItsVariables) {
@@ -97,19 +97,19 @@ TEST_F(ServerFlagsTest, MemoryLimitBoundsItsVariables) {
   EXPECT_TRUE(client->create({{.layout = placer.place({{"bias", {512}}})[0]}}).ok());
 }
 
-TEST_F(ServerFlagsTest, MemoryLimitIsASize) {
+TEST_F(ServerFlagsTest, RejectsAMemoryLimitThatIsNotASize) {
   EXPECT_EQ(serve({"--memory-limit", "much"}).wait().code, 2) << server_->text();
   EXPECT_THAT(server_->text(), HasSubstr("--memory-limit"));
 }
 
-TEST_F(ServerFlagsTest, ExitWithJobEndsItWithItsJob) {
+TEST_F(ServerFlagsTest, ExitWithJobEndsTheServerWithItsJob) {
   serve({"--exit-with-job"}).wait_for(" serves at ");
   EXPECT_TRUE(end_the_job());
   EXPECT_EQ(server_->wait(), ExitStatus{}) << server_->text();
   EXPECT_THAT(server_->text(), HasSubstr("/job:ps/task:0 has stopped"));
 }
 
-TEST_F(ServerFlagsTest, ElseItServesTheNextJob) {
+TEST_F(ServerFlagsTest, WithoutExitWithJobServesTheNextJob) {
   serve({}).wait_for(" serves at ");
   EXPECT_FALSE(end_the_job());
   EXPECT_EQ(run_trireme({"status", "--target", port_.address()}).status.code, 0);

@@ -1,4 +1,6 @@
-// Sessions over real servers in this process: what runs where, what is shared, what is freed.
+// A session runs operators and keeps variables on the tasks that a program names, shares variables
+// within a container, names the task and operator of an error, and frees what it used. The servers
+// are real, but run in this process.
 #include "trireme/runtime/session.h"
 
 #include <gmock/gmock.h>
@@ -85,13 +87,13 @@ TEST(Session, VariablesLiveOnTheirTasks) {
   for (int i = 0; i < 10; ++i) session.run(add, torch::tensor(1.0));
   EXPECT_EQ(session.run([&] { return v1.read() * 1; }).item<double>(), 11);
   {
-    // Its own container: another session starts from the program's values.
+    // Another session has a container of its own and starts from the program's values.
     Session other(cluster.target({"worker", 1}));
     EXPECT_EQ(other.run([&] { return v1.read() * 1; }).item<double>(), 1);
   }
 }
 
-TEST(Session, SessionsOfAContainerShareVariablesAndOneInitialises) {
+TEST(Session, SessionsOfAContainerShareVariablesThatOneInitialises) {
   InProcessTestCluster cluster;
   std::optional<Variable> v;
   {
@@ -118,7 +120,7 @@ TEST(Session, SessionsOfAContainerShareVariablesAndOneInitialises) {
   EXPECT_THAT(error.what(), HasSubstr("/job:ps/task:1: variable 'shared': it was not initialised"));
 }
 
-TEST(Session, WhatASessionHadIsFreedWithIt) {
+TEST(Session, ClosingASessionEndsItOnItsTasks) {
   InProcessTestCluster cluster;
   std::optional<Variable> v;
   {
@@ -154,7 +156,7 @@ TEST(Session, ErrorsNameTaskAndOperator) {
   const Error error = error_of([&] { session.run(f, torch::ones({3}), torch::tensor({7})); });
   EXPECT_EQ(error.origin().task, "/job:worker/task:1");
   EXPECT_THAT(error.what(), HasSubstr("operator 'aten::index_select'"));
-  // The session goes on.
+  // The session is still usable.
   EXPECT_EQ(session.run(f, torch::ones({3}), torch::tensor({2})).item<float>(), 2);
   cluster.wait_until_no_steps();
 
@@ -165,12 +167,12 @@ TEST(Session, ErrorsNameTaskAndOperator) {
                 });
               }).what(),
               HasSubstr("device '/job:worker/task:9', named by scope '/job:worker/task:9', is on "
-                        "/job:worker/task:9, which is no task of this cluster"));
+                        "/job:worker/task:9, which is not a task of this cluster"));
   EXPECT_THAT(error_of([] { Session bad("localhost:1"); }).what(),
               HasSubstr("is not of the form grpc://HOST:PORT"));
 }
 
-TEST(Session, StrictPlacementRefusesDevicesThatAreNotThere) {
+TEST(Session, StrictPlacementRejectsMissingDevices) {
   InProcessTestCluster cluster;
   Session session(cluster.target(kMaster), {.strict_placement = true});
   EXPECT_THAT(error_of([&] {
@@ -182,7 +184,7 @@ TEST(Session, StrictPlacementRefusesDevicesThatAreNotThere) {
               HasSubstr("does not exist; /job:worker/task:0 has /job:worker/task:0/cpu:0"));
 }
 
-TEST(Session, VariablesOfParameterServersAreNotItsOwn) {
+TEST(Session, RejectsVariablesOfParameterServers) {
   InProcessTestCluster cluster;
   Session session(cluster.target(kMaster));
   const ParameterServers servers(cluster.spec());
@@ -197,7 +199,7 @@ TEST(Session, VariablesOfParameterServersAreNotItsOwn) {
 TEST(Session, ACancelledStepStartsNoFurtherOperator) {
   InProcessTestCluster cluster;
   Session session(cluster.target(kMaster));
-  // Long: each of four thousand operators waits for the other task's.
+  // Makes a long step: each of its 4,000 operators waits for one of the other task.
   const auto f = function("f",
                           [](Tensor x) {
                             for (int i = 0; i < 2000; ++i) {
@@ -217,7 +219,8 @@ TEST(Session, ACancelledStepStartsNoFurtherOperator) {
            cluster.describe(kMaster).counters.at("step_operators_run");
   };
   const uint64_t one_step = operators();
-  // Whether it holds once in three: the machine may be busy with other tests for 100 ms.
+  // Returns true if no operator ran later than 100 ms after the cancellation. One success in three
+  // attempts is enough, because other tests may keep the machine busy for 100 ms.
   const auto cancel_in_mid_step = [&] {
     const uint64_t before = operators();
     std::stop_source stop;
@@ -236,7 +239,7 @@ TEST(Session, ACancelledStepStartsNoFurtherOperator) {
     const uint64_t at_100_ms = operators_at(cancelled + milliseconds(100));
     const uint64_t at_400_ms = operators_at(cancelled + milliseconds(400));
     EXPECT_GT(at_100_ms, before);
-    EXPECT_LT(at_400_ms, before + one_step) << "the step came to its end";
+    EXPECT_LT(at_400_ms, before + one_step) << "the step ran to its end";
     EXPECT_EQ(step.get().code(), ErrorCode::kCancelled);
     cluster.wait_until_no_steps();
     return at_400_ms == at_100_ms;
@@ -244,7 +247,7 @@ TEST(Session, ACancelledStepStartsNoFurtherOperator) {
   EXPECT_TRUE(cancel_in_mid_step() || cancel_in_mid_step() || cancel_in_mid_step());
 }
 
-TEST(Session, ALostTaskIsNamedAndTheSessionGoesOnOnceItIsBack) {
+TEST(Session, ALostTaskIsNamedAndTheSessionContinuesOnceItIsBack) {
   InProcessTestCluster cluster;
   std::optional<Variable> v;
   {
@@ -265,14 +268,14 @@ TEST(Session, ALostTaskIsNamedAndTheSessionGoesOnOnceItIsBack) {
   cluster.start({"ps", 0});
   cluster.wait_until_up();
   EXPECT_EQ(session.run(plain, torch::tensor(1)).item<int64_t>(), 2);
-  // Variables of a killed task are gone, and reading one says so.
+  // The variables of a killed task are lost, and reading one reports that.
   const Error gone = error_of([&] { session.run(with_variable); });
   EXPECT_THAT(gone.what(), HasSubstr("/job:ps/task:0: variable 'v'"));
   session.initialize({*v});
   EXPECT_EQ(session.run(with_variable).item<int64_t>(), 2);
 }
 
-TEST(Session, GoesOnAfterItsMasterWasStartedAgain) {
+TEST(Session, ContinuesAfterItsMasterWasRestarted) {
   InProcessTestCluster cluster;
   Session session(cluster.target(kMaster), {.timeout = seconds(20)});
   const auto f = function("f", [](const Tensor& x) { return x + 1; });
@@ -283,7 +286,7 @@ TEST(Session, GoesOnAfterItsMasterWasStartedAgain) {
   EXPECT_EQ(session.run(f, torch::tensor(1)).item<int64_t>(), 2);
 }
 
-TEST(Session, ManySessionsOfManyClientsAtOnce) {
+TEST(Session, ServesManySessionsOfManyClientsAtOnce) {
   InProcessTestCluster cluster;
   const auto f = function("f", [](const Tensor& x) {
     Tensor y;
@@ -339,7 +342,7 @@ struct StagedNet : torch::nn::Module {
   torch::nn::Linear first = nullptr, second = nullptr;
 };
 
-TEST(Session, TrainsANetOverThreeTasksAsOneTaskWould) {
+TEST(Session, TrainsOverThreeTasksWithTheLossesOfOneTask) {
   InProcessTestCluster cluster;
   const auto train = [&](bool over_tasks) {
     torch::manual_seed(3);

@@ -1,7 +1,6 @@
-// Clusters of three workers and two ps, started and stopped again and again: nothing hangs, and no
-// process, thread or descriptor is left. A leak of memory is AddressSanitizer's to find. How often:
-// TRIREME_STARTS_IN_PROCESS and TRIREME_STARTS_AS_PROCESSES; .ci/sections/start-stop has it many
-// times.
+// A cluster can be started and stopped again and again: nothing hangs, and no process, thread or
+// file descriptor is left. AddressSanitizer finds memory leaks. TRIREME_STARTS_IN_PROCESS and
+// TRIREME_STARTS_AS_PROCESSES set the number of rounds; .ci/sections/start-stop runs many.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -24,14 +23,14 @@ int count_files(const char* folder) {
   return count;
 }
 
-// Our threads carry names that begin so; the others are gRPC's and the test's.
+// Returns true if Trireme started the thread. All others belong to gRPC or to the test.
 bool is_ours(const std::filesystem::path& thread) {
   std::string name;
   std::ifstream(thread / "comm") >> name;
   return name.rfind("trireme", 0) == 0;
 }
 
-// What a process holds of the system.
+// Threads and file descriptors of this process.
 struct Holdings {
   int our_threads = 0;
   int threads = 0;
@@ -44,8 +43,9 @@ struct Holdings {
     }
   }
 
-  // gRPC's pools of threads, and the descriptors that those wake each other with, grow to a size
-  // that depends on the cores and stay there: not with the rounds, of which there are more.
+  // Returns true if nothing leaked since `before`. gRPC's thread pools, and the descriptors with
+  // which their threads wake each other, grow to a size that depends on the number of cores, but
+  // not with the number of rounds. They get an allowance of kPools.
   bool within(const Holdings& before) const {
     return our_threads <= before.our_threads && threads <= before.threads + kPools &&
            descriptors <= before.descriptors + kPools;
@@ -59,7 +59,7 @@ std::ostream& operator<<(std::ostream& out, const Holdings& holdings) {
              << holdings.descriptors << " descriptors";
 }
 
-// Threads end a moment after what they served, so it looks more than once.
+// Retries for a while, because threads end a moment after the objects that they served.
 void expect_nothing_left(const Holdings& before, int round) {
   Holdings now;
   for (const Time limit = after(std::chrono::seconds(20));
@@ -73,14 +73,14 @@ void expect_nothing_left(const Holdings& before, int round) {
 
 TEST(StartStop, InProcess) {
   const int64_t rounds = setting("TRIREME_STARTS_IN_PROCESS", 3);
-  // The first round makes what a process has once: the threads that complete calls, gRPC's own.
+  // The first round starts threads that last as long as the process, such as gRPC's own.
   { InProcessTestCluster().wait_until_up(); }
   const Holdings before;
   for (int round = 1; round <= rounds; ++round) {
     {
       InProcessTestCluster cluster;
       cluster.wait_until_up();
-      // A server that goes while others stay, too.
+      // Also restarts a single server while the others stay.
       if (round % 2 == 0) cluster.restart({"ps", 1});
     }
     expect_nothing_left(before, round);

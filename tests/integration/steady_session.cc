@@ -1,5 +1,5 @@
-// A program that trains in peace: runs steps of a session on a server until it is told to end
-// (SIGTERM), and looks at every result. Exits with 1 if one is not what it has to be.
+// The well-behaved client program of hostile_graphs_test. It runs steps of a session on a server
+// until SIGTERM and checks every result. Exits with 1 if a step fails or gives a wrong result.
 #include <ATen/Parallel.h>
 #include <torch/types.h>
 

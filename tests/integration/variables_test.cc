@@ -1,4 +1,5 @@
-// Variables on servers that are processes, and what `trireme status --variables` tells of them.
+// `trireme status --variables` shows every variable of the running servers, with its placement, its
+// sizes and how often it was used.
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,14 +16,14 @@ namespace {
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-TEST(StatusOfVariables, TellsWhatIsWhere) {
+TEST(StatusOfVariables, ShowsPlacementSizesAndUse) {
   ProcessCluster cluster({{.workers = 0, .ps = 2}});
   const auto client = value_or_throw(
       PsClient::connect({.spec = cluster.spec(), .container = "job"}, after(seconds(30))));
   ShardPlacer placer(2, Placement::kRoundRobin, FixedPartitioner(2));
   const auto variables = value_or_throw(client->create(
       {{.layout = placer.place({{"table", {5, 4}}})[0], .initial = at::ones({5, 4})}}));
-  throw_if_error(client->set_optimizer(variables, Adam().rule()));
+  throw_if_error(client->set_optimizer(variables, internal::Access<Optimizer>::rule(Adam())));
   value_or_throw(client->pull({{variables[0]}}));
   throw_if_error(client->write({{.variable = variables[0], .values = at::ones({5, 4})}}));
 
@@ -36,9 +37,9 @@ TEST(StatusOfVariables, TellsWhatIsWhere) {
   const CompletedProcess json =
       run_trireme({"status", "--variables", "--interval", "0.01", "--json"}, config);
   EXPECT_TRUE(json.status.ok()) << json.stderr_text;
-  const auto told = nlohmann::json::parse(json.stdout_text);
-  ASSERT_EQ(told["variables"].size(), 2u) << json.stdout_text;
-  const auto& part = told["variables"][1];
+  const auto parsed = nlohmann::json::parse(json.stdout_text);
+  ASSERT_EQ(parsed["variables"].size(), 2u) << json.stdout_text;
+  const auto& part = parsed["variables"][1];
   EXPECT_EQ(part["task"], "/job:ps/task:1");
   EXPECT_EQ(part["name"], "table/part_1");
   EXPECT_EQ(part["bytes"], 32);
@@ -48,7 +49,7 @@ TEST(StatusOfVariables, TellsWhatIsWhere) {
   EXPECT_EQ(part["optimizer"], "adam");
 }
 
-TEST(StatusOfVariables, SaysSoWhenThereAreNone) {
+TEST(StatusOfVariables, ReportsThatThereAreNone) {
   ProcessCluster cluster({{.workers = 0, .ps = 1}});
   const CompletedProcess none =
       run_trireme({"status", "--variables", "--interval", "0.01"}, cluster.tf_config({"chief", 0}));

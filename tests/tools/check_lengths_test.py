@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Proves that tools/check_lengths passes short sources and fails on long ones, and on functions of every form."""
+"""Checks that tools/check_lengths passes short sources and functions, and fails on long ones of every form."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ TOOL = Path(__file__).resolve().parents[2] / "tools" / "check_lengths"
 
 
 def check(source, exceptions="{}"):
-    """Runs the tool on a tree of this one source; gives what it says without the sum, and its exit code."""
+    """Runs the tool on a tree of this one source. Returns its output lines without the summary, and its exit code."""
     with tempfile.TemporaryDirectory() as folder:
         tool = Path(folder) / "tools" / "check_lengths"
         tool.parent.mkdir()
@@ -36,15 +36,15 @@ class CheckLengthsTest(unittest.TestCase):
         self.assertEqual(faults, [f"trireme/a.cc:{line}: {text}"])
         self.assertEqual(code, 1)
 
-    def test_sources(self):
+    def test_long_source(self):
         self.assertEqual(check("int a;\n" * 500), ([], 0))
         self.assert_fault("int a;\n" * 501, 1, "the source has 501 lines; at most 500 are allowed")
 
-    def test_functions(self):
+    def test_long_function(self):
         self.assertEqual(check("void f() {\n" + body(78) + "}\n"), ([], 0))
         self.assert_fault("void f() {\n" + body(79) + "}\n", 1, "'f' has 81 lines; at most 80 are allowed")
 
-    def test_forms_of_functions(self):
+    def test_finds_functions_of_every_form(self):
         long = body(80) + "}\n"
         for head, line, name in [
             ("namespace a {\nnamespace {\n\nint b = 0;\n\nvoid A::f(int x,\n          int y) const {\n", 6, "A::f"),
@@ -61,21 +61,21 @@ class CheckLengthsTest(unittest.TestCase):
                 self.assertEqual(len(faults), 1)
                 self.assertTrue(faults[0].startswith(f"trireme/a.cc:{line}: '{name}' has "), faults[0])
 
-    def test_braces_that_open_nothing(self):
+    def test_braces_in_comments_and_literals_are_ignored(self):
         self.assertEqual(check("// {\n/* {\n{ */\nconst char* a = \"{\";\nchar b = '{';\nauto c = R\"x({{)\" {)x\";\n"
                                "void f() {\n" + body(3) + "}\n" + "int d;\n" * 90), ([], 0))
 
-    def test_types_and_tables_are_no_functions(self):
+    def test_types_and_tables_are_not_functions(self):
         self.assertEqual(check("struct A {\n" + "  int a;\n" * 90 + "};\n"), ([], 0))
         self.assertEqual(check("const int a[] = {\n" + "  1,\n" * 90 + "};\n"), ([], 0))
 
-    def test_exceptions(self):
+    def test_exceptions_apply_and_must_be_needed(self):
         source = "void f() {\n" + body(80) + "}\n"
         self.assertEqual(check(source, '{"trireme/a.cc:f": "a table"}'), ([], 0))
         faults, code = check("int a;\n", '{"trireme/a.cc:f": "a table"}')
         self.assertEqual((len(faults), code), (1, 1))
 
-    def test_nothing_to_check(self):
+    def test_an_empty_tree_is_an_error(self):
         self.assertEqual(check(None)[1], 2)
 
 

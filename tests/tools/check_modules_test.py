@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Proves that tools/check_modules passes a good tree and fails on each kind of bad one."""
+"""Checks that tools/check_modules passes a good tree and fails on each kind of bad one."""
 
 import subprocess
 import sys
@@ -58,7 +58,7 @@ def check(files):
 
 class CheckModules(unittest.TestCase):
     def bad(self, expected, changes):
-        """The good tree with these changes fails with just this one line."""
+        """Checks that the good tree with these changes fails with exactly one line, which contains `expected`."""
         result = check({name: text for name, text in {**GOOD, **changes}.items() if text is not None})
         self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
         self.assertEqual(len(result.stdout.splitlines()), 1, result.stdout)
@@ -72,7 +72,7 @@ class CheckModules(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertIn("5 modules", result.stdout)
 
-    def test_empty_tree_is_no_success(self):
+    def test_empty_tree_fails(self):
         self.assertNotEqual(check({}).returncode, 0)
         self.assertEqual(check({"README.md": "```code-map\nbase/  ground (to come)  <- nothing\n```\n"}).returncode, 2)
 
@@ -91,7 +91,15 @@ class CheckModules(unittest.TestCase):
         }
         self.bad("in a circle: a, b, c", longer)
 
-    def test_a_test_is_no_part_of_a_circle(self):
+    def test_templates_belong_to_the_unit_of_their_header(self):
+        templates = {"trireme/base/a.h": '#pragma once\n\n#include "trireme/base/a_inl.h"\n',
+                     "trireme/base/a_inl.h": '#pragma once\n\n#include "trireme/base/a.h"\n'}
+        result = check({**GOOD, **templates})
+        self.assertEqual(result.returncode, 0, result.stdout)
+        templates["trireme/base/a_inl.h"] += '#include "trireme/base/b.h"\n'
+        self.bad("in a circle: a, b", {**templates, "trireme/base/b.h": '#pragma once\n\n#include "trireme/base/a.h"\n'})
+
+    def test_a_test_is_not_part_of_a_circle(self):
         result = check({**GOOD, **self.with_include("trireme/base/error_test.cc", '"trireme/base/logging.h"'),
                         "trireme/base/logging.h": '#pragma once\n\n#include "trireme/base/error.h"\n'})
         self.assertEqual(result.returncode, 0, result.stdout)
@@ -151,7 +159,7 @@ class CheckModules(unittest.TestCase):
 
     def test_public_header_with_a_private_one(self):
         changes = self.with_include("trireme/cluster/spec.h", '"trireme/base/logging.h"')
-        self.bad("trireme/base/logging.h, which HEADERS of no module lists", changes)
+        self.bad("trireme/base/logging.h, which is not in HEADERS of any module", changes)
 
     def test_umbrella_with_a_private_header(self):
         changes = self.with_include("trireme/trireme.h", '"trireme/rpc/channel.h"')
@@ -184,11 +192,11 @@ class CheckModules(unittest.TestCase):
         self.bad("trireme/stray.h:1: [map]", {"trireme/stray.h": "#pragma once\n"})
 
     def test_map_and_folders_disagree(self):
-        self.bad("take '(to come)' away", {"trireme/graph/CMakeLists.txt": "trireme_module(graph DEPS base)\n"})
+        self.bad("remove '(to come)'", {"trireme/graph/CMakeLists.txt": "trireme_module(graph DEPS base)\n"})
         self.bad("there is no trireme/graph", {"README.md": README.replace(" (to come)", "")})
 
     def test_map_that_uses_upward(self):
-        self.bad("base uses 'rpc', which does not stand above", {"README.md": README.replace("<- nothing", "<- rpc")})
+        self.bad("base uses 'rpc', which is not above it", {"README.md": README.replace("<- nothing", "<- rpc")})
 
     def test_map_with_any(self):
         changes = {"README.md": README.replace("<- cluster", "<- any")}
@@ -198,7 +206,7 @@ class CheckModules(unittest.TestCase):
         self.bad("expected one block", {"README.md": "# Nothing\n"})
 
     def test_map_line_that_cannot_be_read(self):
-        self.bad("README.md:6: [map] not 'name/", {"README.md": README.replace("(to come)   <- base", "(to come)")})
+        self.bad("README.md:6: [map] expected 'name/", {"README.md": README.replace("(to come)   <- base", "(to come)")})
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-TEST(Status, KeepsFineCodeAndOriginAcrossTheWireAndBack) {
+TEST(Status, KeepsItsOwnCodeAndOriginAcrossTheWire) {
   const absl::Status status =
       make_status(ErrorCode::kIncarnationChanged, "restarted", {"/job:ps/task:1", "variable 'w'"});
   const absl::Status received =
@@ -55,7 +55,7 @@ TEST(Status, TryCallTurnsExceptionsIntoStatus) {
             ErrorCode::kInternal);
 }
 
-TEST(Status, ThrowsErrorAtTheBorder) {
+TEST(Status, ValueOrThrowThrowsAnErrorWithCodeAndOrigin) {
   try {
     value_or_throw(
         absl::StatusOr<int>(make_status(ErrorCode::kNotFound, "gone", {"/job:ps/task:0", ""})));
@@ -66,11 +66,11 @@ TEST(Status, ThrowsErrorAtTheBorder) {
   }
 }
 
-TEST(Gate, WaitsForThoseInsideAndLetsNobodyIn) {
+TEST(Gate, CloseWaitsForHeldPassesAndRefusesNewOnes) {
   Gate gate;
   Gate::Pass pass = gate.enter();
   ASSERT_TRUE(pass);
-  EXPECT_FALSE(gate.close(after(milliseconds(1)))) << "somebody was inside";
+  EXPECT_FALSE(gate.close(after(milliseconds(1)))) << "a pass was still held";
   EXPECT_FALSE(gate.enter());
   std::thread leaver([&] { Gate::Pass leaves = std::move(pass); });
   EXPECT_TRUE(gate.close(after(seconds(10))));
@@ -78,7 +78,7 @@ TEST(Gate, WaitsForThoseInsideAndLetsNobodyIn) {
   EXPECT_EQ(gate.inside(), 0);
 }
 
-TEST(ThreadPool, RunsEverythingBeforeItEnds) {
+TEST(ThreadPool, DestructorRunsAllSubmittedWork) {
   std::atomic<int> ran = 0;
   {
     ThreadPool pool("test", 3);
@@ -87,7 +87,7 @@ TEST(ThreadPool, RunsEverythingBeforeItEnds) {
   EXPECT_EQ(ran, 1000);
 }
 
-TEST(CondVar, WaitUntilTellsThatTheDeadlinePassed) {
+TEST(CondVar, WaitUntilReturnsFalseAfterTheDeadline) {
   Mutex mutex;
   CondVar condition;
   MutexLock lock(mutex);
@@ -112,7 +112,7 @@ TEST(Clock, FormatsDurationsForPeople) {
   EXPECT_EQ(format_duration(seconds(90000)), "1d 1h");
 }
 
-TEST(Logging, NamesTheLevelsThatExist) {
+TEST(Logging, RejectsAnUnknownLevelAndListsTheValidOnes) {
   EXPECT_EQ(parse_log_level("warning"), LogLevel::kWarning);
   try {
     parse_log_level("loud");
@@ -128,7 +128,7 @@ class SetClock final : public Clock {
   Time time = Time() + std::chrono::hours(1);
 };
 
-TEST(RateLimit, AdmitsAFewAndThenTellsHowManyItDidNot) {
+TEST(RateLimit, ReturnsTheNumberOfSuppressedEvents) {
   SetClock clock;
   RateLimit limit(2, seconds(10), clock);
   EXPECT_EQ(limit.admit(), 0);
@@ -140,7 +140,7 @@ TEST(RateLimit, AdmitsAFewAndThenTellsHowManyItDidNot) {
   EXPECT_EQ(limit.admit(), 0);
 }
 
-TEST(FileLimit, IsRaisedToWhatTheSystemPermits) {
+TEST(FileLimit, IsRaisedToTheHardLimit) {
   rlimit before = {};
   getrlimit(RLIMIT_NOFILE, &before);
   const rlimit low = {64, before.rlim_max};

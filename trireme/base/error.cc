@@ -8,7 +8,7 @@ namespace {
 std::string with_origin_in_front(const std::string& message, const Origin& origin) {
   std::string text;
   for (const std::string& part : {origin.task, origin.object}) {
-    // A message that already begins with its subject is not told it twice.
+    // A message may already begin with its task or object; do not repeat it.
     if (part.empty() || message.compare(0, part.size(), part) == 0) continue;
     text += part + ": ";
   }

@@ -5,54 +5,65 @@
 
 namespace trireme {
 
-// What went wrong, in the words a program may decide on. The first seventeen have the numbers of
-// the canonical status codes; those from 100 on are our own and finer. Text is for people only.
+// The kind of an error. Programs decide by this code only; the text of a message may change. The
+// first seventeen codes have the names and numbers of gRPC's canonical status codes. The codes from
+// 100 on are Trireme's own and more specific.
 enum class ErrorCode {
-  kOk = 0,
-  kCancelled = 1,
-  kUnknown = 2,
-  kInvalidArgument = 3,
-  kDeadlineExceeded = 4,
-  kNotFound = 5,
-  kAlreadyExists = 6,
-  kPermissionDenied = 7,
-  kResourceExhausted = 8,
-  kFailedPrecondition = 9,
-  kAborted = 10,
-  kOutOfRange = 11,
-  kUnimplemented = 12,
-  kInternal = 13,
-  kUnavailable = 14,
-  kDataLoss = 15,
-  kUnauthenticated = 16,
+  kOk = 0,                  // There is no error.
+  kCancelled = 1,           // The program cancelled the operation.
+  kUnknown = 2,             // The cause has no other code.
+  kInvalidArgument = 3,     // An argument is not valid, whatever the state of the cluster.
+  kDeadlineExceeded = 4,    // The operation did not complete in time.
+  kNotFound = 5,            // There is no object with this name.
+  kAlreadyExists = 6,       // There is another object with this name.
+  kPermissionDenied = 7,    // The caller is known, but may not do this.
+  kResourceExhausted = 8,   // Memory or another limited resource is used up.
+  kFailedPrecondition = 9,  // The operation is not allowed in the current state.
+  kAborted = 10,            // Another task or the end of a session stopped the operation.
+  kOutOfRange = 11,         // An index or a number is out of its range.
+  kUnimplemented = 12,      // The operation is not supported.
+  kInternal = 13,           // An invariant does not hold: a bug in Trireme.
+  kUnavailable = 14,        // The service cannot be used now. A later attempt may succeed.
+  kDataLoss = 15,           // Data is lost or damaged.
+  kUnauthenticated = 16,    // The caller did not prove its identity.
 
-  kTaskUnreachable = 100,     // nobody answers at the task's address
-  kIncarnationChanged = 101,  // somebody answers, but not the process that was meant
-  kVersionMismatch = 102,     // the peer speaks another version of the protocol
-  kEndOfData = 103,           // an iterator has no more elements
+  kTaskUnreachable = 100,     // No process answers at the task's address.
+  kIncarnationChanged = 101,  // The task was restarted: another process answers at its address.
+  kVersionMismatch = 102,     // The peer uses another version of the protocol.
+  kEndOfData = 103,           // The iterator has no more elements.
 };
 
-// The name as people write it, for example "INVALID_ARGUMENT".
+// Returns the name of the code, for example "INVALID_ARGUMENT".
 const char* error_code_name(ErrorCode code);
 
-// Where an error arose: the task, as "/job:ps/task:1", and the object on it, as "variable 'w'".
-// Either may be empty when it is not known.
+// Where an error arose. Each field is empty if it is not known.
 struct Origin {
-  std::string task;
-  std::string object;
+  std::string task;    // For example "/job:ps/task:1".
+  std::string object;  // The object on that task, for example "variable 'w'".
 
+  // Compares all fields.
   bool operator==(const Origin&) const = default;
 };
 
-// The one exception that Trireme throws. `what()` is written for people: what failed, on which
-// task and object, and what to do about it.
+// The only exception type that Trireme throws. what() is written for people: it says what failed,
+// on which task and object, and what to do about it.
+//
+//   try {
+//     coordinator.join();
+//   } catch (const trireme::Error& error) {
+//     if (error.code() != trireme::ErrorCode::kTaskUnreachable) throw;
+//     std::cerr << error.origin().task << " is not reachable\n";
+//   }
 class Error : public std::runtime_error {
  public:
+  // Makes an error with this code. what() is `message`, with the origin before it if it is known.
   Error(ErrorCode code, std::string message, Origin origin = {});
 
+  // Returns the kind of the error.
   ErrorCode code() const { return code_; }
+  // Returns where the error arose.
   const Origin& origin() const { return origin_; }
-  // The text without the origin, which what() puts before it.
+  // Returns the text without the origin; what() puts the origin before it.
   const std::string& message() const { return message_; }
 
  private:

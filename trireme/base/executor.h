@@ -12,24 +12,24 @@ namespace trireme {
 
 using Work = absl::AnyInvocable<void()>;
 
-// Something that runs work later, or at once. Work must not throw. Thread-safe.
+// Runs work, at once or later, possibly on another thread. Work must not throw. Thread-safe.
 class Executor {
  public:
   virtual ~Executor() = default;
   virtual void submit(Work work) = 0;
 };
 
-// Runs work in place, on the thread that submits it.
+// Runs work inside submit(), on the calling thread.
 class InlineExecutor final : public Executor {
  public:
   void submit(Work work) override { work(); }
 };
 
-// A fixed number of threads over one queue, first in, first out. The destructor runs what was
-// submitted and then ends the threads.
+// Runs work on a fixed number of threads that share one first-in, first-out queue. The destructor
+// runs all submitted work and then joins the threads. Thread-safe.
 class ThreadPool final : public Executor {
  public:
-  // The name, cut to 15 letters, is what debuggers and `top -H` show.
+  // Starts the threads. Debuggers and `top -H` show `name`, truncated to 15 characters.
   ThreadPool(const std::string& name, int threads);
   ~ThreadPool() override;
 
@@ -46,7 +46,7 @@ class ThreadPool final : public Executor {
   std::vector<std::thread> threads_;
 };
 
-// Names the calling thread.
+// Sets the name of the calling thread, truncated to 15 characters.
 void set_thread_name(const std::string& name);
 
 }  // namespace trireme

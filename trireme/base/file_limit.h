@@ -4,8 +4,9 @@
 
 namespace trireme {
 
-// Lets this process open as many files as the system permits it, of which the usual setting allows
-// 1024 until a process asks for more: every connection is one. Returns how many.
+// Raises this process's limit on open files to the hard limit and returns it. If the system
+// refuses, returns the old limit. Every connection is an open file, and the usual soft limit is
+// only 1024.
 uint64_t raise_file_limit();
 
 }  // namespace trireme

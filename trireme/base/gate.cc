@@ -31,7 +31,7 @@ int64_t Gate::inside() const {
 
 void Gate::leave() {
   MutexLock lock(mutex_);
-  // Notified under the lock: the waiter may destroy the gate as soon as it has it.
+  // Notify under the lock: the waiter may destroy the gate as soon as it holds the lock.
   if (--inside_ == 0) empty_.notify_all();
 }
 

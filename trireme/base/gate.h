@@ -8,12 +8,17 @@
 
 namespace trireme {
 
-// Counts the work that is under way and lets a stop wait for its end: work enters, a stop closes.
-// After close() nobody enters. Together with std::stop_token this is how every module stops: the
-// token asks work to end soon, the gate waits until it has. Thread-safe; outlives its passes.
+// Counts the operations in progress, so that a shutdown can wait for them. Each operation calls
+// enter() and holds the pass until it is done; the shutdown calls close(), after which enter()
+// fails. Every module stops in the same way: a std::stop_token asks operations to end soon, and a
+// gate waits until they have ended. Thread-safe. Must outlive its passes.
+//
+//   Gate::Pass pass = gate.enter();
+//   if (!pass) return absl::CancelledError("stopping");
 class Gate {
  public:
-  // Leaves the gate when destroyed. False when the gate was closed already.
+  // Proof of being inside the gate; leaves it when destroyed. Converts to false if the gate was
+  // already closed.
   class [[nodiscard]] Pass {
    public:
     Pass() = default;
@@ -35,9 +40,10 @@ class Gate {
   ~Gate();
 
   Pass enter();
-  // Lets nobody in any more and waits for those inside. False when some are still inside at the
-  // deadline; it can be called again to go on waiting.
+  // Closes the gate and waits until all passes are released. Returns false if some are still held
+  // at the deadline. May be called again to continue waiting.
   bool close(Time deadline);
+  // Returns the number of passes that are held.
   int64_t inside() const;
 
  private:

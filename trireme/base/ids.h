@@ -5,10 +5,11 @@
 
 namespace trireme {
 
-// Tells one life of a process or server from the next: random, never zero, new at each start.
+// Returns a random, non-zero incarnation. Every start of a process or server draws a new one, which
+// distinguishes it from earlier and later processes at the same address.
 uint64_t new_incarnation();
 
-// An incarnation as people see it, in hexadecimal.
+// Formats an incarnation for people: 16 hexadecimal digits.
 std::string format_incarnation(uint64_t incarnation);
 
 }  // namespace trireme

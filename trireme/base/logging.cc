@@ -26,8 +26,8 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   return spdlog::level::info;
 }
 
-// Our own logger and never destroyed: the program's use of spdlog is its own, and threads may log
-// while the process ends.
+// Returns Trireme's own logger, so that it does not interfere with the client program's use of
+// spdlog. The logger is never destroyed, because threads may log while the process ends.
 spdlog::logger& logger() {
   static spdlog::logger* instance = [] {
     auto* made =

@@ -8,14 +8,15 @@ namespace trireme {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
-// Lines go to standard error. Every line is one that its reader can act on. Thread-safe.
+// Lines are written to standard error. Log only what a reader can act on. Thread-safe.
 void set_log_level(LogLevel level);
 bool log_enabled(LogLevel level);
 void log_line(LogLevel level, const std::string& line);
 
-// "debug", "info", "warning", "error" or "off"; throws Error on anything else.
+// Parses "debug", "info", "warning", "error" or "off". Throws Error on anything else.
 LogLevel parse_log_level(const std::string& name);
 
+// Logs the concatenated parts if the level is enabled: log_info(task, " has ", count, " steps").
 template <typename... Parts>
 void log(LogLevel level, const Parts&... parts) {
   if (log_enabled(level)) log_line(level, absl::StrCat(parts...));

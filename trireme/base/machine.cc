@@ -11,7 +11,8 @@
 namespace trireme {
 namespace {
 
-// The limit that a container or another control group sets for this process; without one, none.
+// Returns the memory limit that a container or another control group sets for this process, or
+// UINT64_MAX if there is none.
 uint64_t cgroup_limit() {
   std::string folder = "/sys/fs/cgroup";
   std::ifstream groups("/proc/self/cgroup");
@@ -20,7 +21,7 @@ uint64_t cgroup_limit() {
   }
   uint64_t limit = 0;
   std::ifstream file(folder + "/memory.max");
-  return file >> limit ? limit : UINT64_MAX;  // the file says "max" when there is none
+  return file >> limit ? limit : UINT64_MAX;  // The file says "max" if there is no limit.
 }
 
 }  // namespace

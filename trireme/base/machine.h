@@ -6,16 +6,17 @@
 
 namespace trireme {
 
-// Bytes of memory that this process may use: what the machine has, or its container may.
+// Returns the bytes of memory that this process may use: the memory of the machine, or the limit of
+// its container if that is lower.
 uint64_t physical_memory();
 
-// The bytes of memory that a process holds now, and the most that it has held. Throws Error when
-// there is no such process.
 struct ProcessMemory {
-  int64_t resident = 0;
-  int64_t peak = 0;
+  int64_t resident = 0;  // Bytes that the process holds now.
+  int64_t peak = 0;      // Most bytes that the process has ever held.
 };
+// Returns the memory of a process. Throws Error if there is no such process.
 ProcessMemory process_memory(pid_t pid);
-ProcessMemory process_memory();  // of this one
+// Returns the memory of this process.
+ProcessMemory process_memory();
 
 }  // namespace trireme

@@ -10,8 +10,8 @@
 
 namespace trireme {
 
-// std::mutex with the annotations that clang's thread-safety analysis reads. Not absl::Mutex:
-// ThreadSanitizer cannot see into the packaged build of it.
+// A std::mutex with the annotations that clang's thread-safety analysis reads. absl::Mutex is not
+// used because ThreadSanitizer cannot see into the distribution's build of it.
 class ABSL_LOCKABLE Mutex {
  public:
   void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
@@ -22,6 +22,7 @@ class ABSL_LOCKABLE Mutex {
   std::mutex mutex_;
 };
 
+// Holds a Mutex for the duration of a scope.
 class ABSL_SCOPED_LOCKABLE MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(mutex) {
@@ -36,9 +37,9 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex& mutex_;
 };
 
-// Many readers or one writer, who waits for those readers only that came before it:
-// std::shared_mutex lets readers overtake, and where there always is one, nobody writes. For data
-// whose readers hold it long: a lock that is held for a few instructions is cheaper as a Mutex.
+// A lock for many readers or one writer. A writer waits only for the readers that came before it.
+// A plain std::shared_mutex lets readers overtake, so that a steady stream of readers starves the
+// writers. Use it for data that readers hold for long; for a few instructions a Mutex is cheaper.
 class ABSL_LOCKABLE SharedMutex {
  public:
   void lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
@@ -53,16 +54,17 @@ class ABSL_LOCKABLE SharedMutex {
   }
   void unlock_shared() ABSL_UNLOCK_FUNCTION() { mutex_.unlock_shared(); }
 
-  // How often it was locked for writing: who finds the same number later finds the same data. Asked
-  // by those who hold it.
+  // Returns the number of times that it was locked for writing. A reader that finds the same number
+  // again finds the same data. The caller must hold the lock.
   uint64_t writes() const { return writes_; }
 
  private:
-  std::mutex turn_;
+  std::mutex turn_;  // Held while waiting for mutex_, so that nobody overtakes a waiting writer.
   std::shared_mutex mutex_;
   uint64_t writes_ = 0;
 };
 
+// Holds a SharedMutex for writing for the duration of a scope.
 class ABSL_SCOPED_LOCKABLE WriterLock {
  public:
   explicit WriterLock(SharedMutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(mutex) {
@@ -77,6 +79,7 @@ class ABSL_SCOPED_LOCKABLE WriterLock {
   SharedMutex& mutex_;
 };
 
+// Holds a SharedMutex for reading for the duration of a scope.
 class ABSL_SCOPED_LOCKABLE ReaderLock {
  public:
   explicit ReaderLock(SharedMutex& mutex) ABSL_SHARED_LOCK_FUNCTION(mutex) : mutex_(mutex) {
@@ -91,19 +94,22 @@ class ABSL_SCOPED_LOCKABLE ReaderLock {
   SharedMutex& mutex_;
 };
 
+// A condition variable for Mutex.
 class CondVar {
  public:
   void notify_one() { condition_.notify_one(); }
   void notify_all() { condition_.notify_all(); }
 
-  // Only for threads whose work is to wait, such as a pool's; everyone else waits with a deadline.
+  // Waits without a deadline. Only for threads that exist to wait, such as those of a pool;
+  // all other code waits with a deadline.
   void wait(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     condition_.wait(lock);
     lock.release();
   }
 
-  // False when the deadline has passed. May wake early: wait in a loop on a condition.
+  // Returns false if the deadline has passed. May wake spuriously, so call it in a loop that checks
+  // the condition.
   bool wait_until(Mutex& mutex, Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     const bool in_time = condition_.wait_until(lock, deadline) == std::cv_status::no_timeout;

@@ -8,14 +8,15 @@
 
 namespace trireme {
 
-// Keeps something that others can provoke, such as a line of the log, from being done too often: at
-// most `count` times in each period. Thread-safe.
+// Admits at most `count` events in each period. Limits what a peer can provoke, such as log lines.
+// Thread-safe. The clock must outlive it.
 class RateLimit {
  public:
   RateLimit(int count, Duration period, const Clock& clock = Clock::real())
       : count_(count), period_(period), clock_(clock) {}
 
-  // Nothing when it is too often. Else how many times that was so since it last was not.
+  // Returns nullopt if the limit is exceeded, otherwise the number of events suppressed since the
+  // last admitted one.
   std::optional<int64_t> admit();
 
  private:

@@ -13,7 +13,8 @@
 namespace trireme {
 namespace {
 
-// A handler may do next to nothing, so it writes the signal into a pipe whose reader is a thread.
+// A signal handler may call only async-signal-safe functions, so ours stores the signal and writes
+// a byte into a pipe. A thread reads the pipe and requests the stop.
 std::atomic<int> handler_pipe = -1;
 std::atomic<int> last_signal = 0;
 struct sigaction old_term, old_interrupt;
@@ -37,7 +38,7 @@ StopOnSignal::StopOnSignal() {
   thread_ = std::thread([this, fd = ends[0]] {
     set_thread_name("trireme-signals");
     char byte = 0;
-    // 1: a signal; 0: the end.
+    // The byte is 1 for a signal, 0 when the destructor asks the thread to end.
     while (read(fd, &byte, 1) == 1 && byte == 1) source_.request_stop();
     close(fd);
   });

@@ -5,15 +5,16 @@
 
 namespace trireme {
 
-// While it lives, SIGTERM and SIGINT request a stop instead of ending the process. One at a time in
-// a process; the handlers that were there before come back when it is destroyed.
+// Turns SIGTERM and SIGINT into a stop request, instead of the end of the process, for as long as
+// it exists. The destructor restores the previous handlers. At most one may exist in a process at a
+// time. token() and signal() are thread-safe.
 class StopOnSignal {
  public:
   StopOnSignal();
   ~StopOnSignal();
 
   std::stop_token token() const { return source_.get_token(); }
-  // The signal that came; 0: none.
+  // Returns the last signal received, or 0 if there was none.
   int signal() const;
 
  private:

@@ -12,6 +12,8 @@
 namespace trireme {
 namespace {
 
+// An absl::Status can hold only the canonical codes. Trireme's own code and the origin are attached
+// to it as a payload, whose text is also what travels over the wire: "CODE\nTASK\nOBJECT".
 constexpr char kDetailsUrl[] = "trireme/error";
 constexpr char kSeparator = '\n';
 
@@ -92,7 +94,7 @@ absl::Status status_from_wire(absl::StatusCode code, std::string message,
                               const std::string& details) {
   absl::Status status(code, message);
   std::optional<Details> decoded = decode(details);
-  // A peer may claim only a fine code that belongs to the canonical one it sent.
+  // Accept a code of Trireme's own only if it belongs to the canonical code that the peer sent.
   if (decoded && canonical(decoded->code) == code) attach(status, *decoded);
   return status;
 }

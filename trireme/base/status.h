@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "trireme/base/error.h"
 
-// Inside Trireme errors are absl::Status; at the user's API they become Error. Both carry the same
-// code and origin, and turning one into the other and back loses nothing.
+// Inside Trireme errors are absl::Status; the public API throws them as Error. Both carry the same
+// code and origin, and the conversion loses nothing in either direction.
 namespace trireme {
 
 [[nodiscard]] absl::Status make_status(ErrorCode code, std::string message, Origin origin = {});
@@ -18,22 +18,24 @@ namespace trireme {
   return make_status(ErrorCode::kInvalidArgument, std::move(message));
 }
 
-// The fine code where there is one, else the canonical one.
+// Returns Trireme's own code if the status carries one, otherwise the canonical code.
 ErrorCode error_code(const absl::Status& status);
+// Returns where the error arose; empty fields are unknown.
 Origin error_origin(const absl::Status& status);
 
-// Fills what the origin does not say yet. The first to name a task or an object wins, since it
-// stood nearest to the fault.
+// Fills the fields of the status's origin that are still empty. Fields that are set stay, because
+// the code that set them first was nearest to the fault. Returns an OK status unchanged.
 [[nodiscard]] absl::Status with_origin(absl::Status status, const Origin& origin);
 
-// Everything but the message, as bytes that can travel (and back). Unreadable bytes are ignored.
+// Encode code and origin as bytes for the wire, and restore a status from them. Bytes that cannot
+// be decoded are ignored, and so is a code that does not belong to the canonical `code`.
 std::string encode_error_details(const absl::Status& status);
 [[nodiscard]] absl::Status status_from_wire(absl::StatusCode code, std::string message,
                                             const std::string& details);
 
 Error to_error(const absl::Status& status);
 [[nodiscard]] absl::Status to_status(const Error& error);
-// What what() of the exception would say.
+// Returns the text that what() of the exception would have.
 std::string describe(const absl::Status& status);
 
 inline void throw_if_error(const absl::Status& status) {
@@ -46,8 +48,9 @@ T value_or_throw(absl::StatusOr<T> result) {
   return *std::move(result);
 }
 
-// Calls a function of the throwing API from code that speaks absl::Status. Any other exception
-// becomes INTERNAL with its text: nothing may escape into a thread that serves others.
+// Calls a function that may throw from code that uses absl::Status. Error keeps its code; any other
+// std::exception becomes INTERNAL with its text. No exception may escape into a thread that serves
+// other requests.
 template <typename F>
 auto try_call(F&& function) {
   using T = std::invoke_result_t<F>;

@@ -22,14 +22,34 @@
 #include "trireme/base/mutex.h"
 #include "trireme/base/status.h"
 
+// The life of a subprocess.
+//
+// start() prepares everything that the child needs, has the spawner thread fork, and then reads
+// from a pipe that is closed by a successful exec. End of file means that the program runs;
+// otherwise the child writes the errno of the failed exec into it, so that start() itself reports
+// the error.
+//
+// A watcher thread per child then polls the child's output pipes and its pidfd. It calls the line
+// callbacks, reaps the child, and calls on_exit. Only the watcher reaps, and it does so under
+// `mutex_`. send_signal() takes the same lock, so it never signals a pid that the kernel has
+// already given to another process. The status is published last: a caller that sees it in wait()
+// has had every line. Callbacks run without the lock.
+
 namespace trireme {
 namespace {
 
-// A grandchild may hold the pipes after the process has ended; its lines are heard for so long.
+// A grandchild may keep the pipes open after the process has ended. Its lines are read for this
+// long.
 constexpr auto kLastLines = std::chrono::milliseconds(500);
-// A line without an end is handed over in pieces of this size.
+// Size of the pieces in which a line without an end is delivered.
 constexpr size_t kMaxLine = 64 << 10;
 
+}  // namespace
+
+// Fd and LineReader are fields of Subprocess::Impl, which has external linkage, so they cannot be
+// in the anonymous namespace.
+
+// Owns a file descriptor and closes it.
 class Fd {
  public:
   Fd() = default;
@@ -50,6 +70,41 @@ class Fd {
  private:
   int fd_ = -1;
 };
+
+// Splits the bytes that arrive on a pipe into lines. Its descriptor is -1 after finish().
+class LineReader {
+ public:
+  LineReader(Fd fd, SubprocessOptions::OnLine on_line)
+      : fd_(std::move(fd)), on_line_(std::move(on_line)) {}
+
+  int fd() const { return fd_.get(); }
+
+  void read_some() {
+    char buffer[16 << 10];
+    const ssize_t size = read(fd_.get(), buffer, sizeof(buffer));
+    if (size < 0 && (errno == EINTR || errno == EAGAIN)) return;
+    if (size <= 0) return finish();
+    for (ssize_t i = 0; i < size; ++i) {
+      if (buffer[i] != '\n') line_ += buffer[i];
+      if (buffer[i] == '\n' || line_.size() >= kMaxLine) deliver_line();
+    }
+  }
+
+  // Delivers an incomplete last line and closes the pipe.
+  void finish() {
+    if (!line_.empty()) deliver_line();
+    fd_.reset();
+  }
+
+ private:
+  void deliver_line() { on_line_(std::exchange(line_, {})); }
+
+  Fd fd_;
+  SubprocessOptions::OnLine on_line_;
+  std::string line_;
+};
+
+namespace {
 
 struct Pipe {
   Fd read_end, write_end;
@@ -73,6 +128,7 @@ std::vector<std::string> make_environment(const std::map<std::string, std::strin
   return variables;
 }
 
+// Returns the null-terminated array of pointers that execve() takes. `texts` must outlive it.
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> result;
   for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
@@ -80,27 +136,29 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
-// All that the child needs, made before the fork: after it, in a process that has threads, only
-// async-signal-safe calls are allowed, and so no allocation.
+// Everything that the child needs, prepared before the fork. After a fork in a process that has
+// threads, only async-signal-safe calls are allowed, which excludes allocation.
 struct ChildPlan {
   const char* program;
-  const char* directory;  // none: as in the parent
+  const char* directory;  // Null for the parent's directory.
   char* const* argv;
   char* const* environment;
-  int stdin_fd, stdout_fd, stderr_fd;  // -1: as in the parent
-  int error_fd;                        // where errno goes if there is nothing to run
+  int stdin_fd, stdout_fd, stderr_fd;  // -1 to share the parent's.
+  int error_fd;                        // Receives errno if the program cannot be executed.
   bool own_group;
   pid_t parent;
 };
 
+// Runs in the child between fork and exec.
 [[noreturn]] void run_child(const ChildPlan& plan) {
-  // The parent's handlers must not run here, and a signal that it ignores or blocks would stay so.
+  // The parent's handlers must not run here, and exec would inherit the signals that the parent
+  // ignores or blocks.
   struct sigaction by_default = {};
   by_default.sa_handler = SIG_DFL;
   for (int signal = 1; signal < NSIG; ++signal) sigaction(signal, &by_default, nullptr);
   if (plan.own_group) setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != plan.parent) _exit(127);  // it ended before the line above
+  if (getppid() != plan.parent) _exit(127);  // The parent ended before the line above.
   if (plan.stdin_fd >= 0) dup2(plan.stdin_fd, STDIN_FILENO);
   if (plan.stdout_fd >= 0) dup2(plan.stdout_fd, STDOUT_FILENO);
   if (plan.stderr_fd >= 0) dup2(plan.stderr_fd, STDERR_FILENO);
@@ -115,8 +173,10 @@ struct ChildPlan {
   _exit(127);
 }
 
-// All forks come from one thread that never ends: the kernel sends PDEATHSIG when the thread that
-// forked ends, not when its process does.
+// Forks and returns the child's pid, or the negated errno. All forks come from one thread that
+// never ends, because the kernel sends PDEATHSIG when the thread that forked ends, not when its
+// process ends. All signals are blocked during the fork, so that no handler of the parent runs in
+// the child.
 pid_t fork_child(const ChildPlan& plan) {
   static auto* spawner = new ThreadPool("trireme-spawner", 1);
   std::promise<pid_t> forked;
@@ -132,38 +192,6 @@ pid_t fork_child(const ChildPlan& plan) {
   });
   return forked.get_future().get();
 }
-
-// Cuts what arrives on a pipe into lines.
-class LineReader {
- public:
-  LineReader(Fd fd, SubprocessOptions::OnLine on_line)
-      : fd_(std::move(fd)), on_line_(std::move(on_line)) {}
-
-  int fd() const { return fd_.get(); }
-
-  void read_some() {
-    char buffer[16 << 10];
-    const ssize_t size = read(fd_.get(), buffer, sizeof(buffer));
-    if (size < 0 && (errno == EINTR || errno == EAGAIN)) return;
-    if (size <= 0) return finish();
-    for (ssize_t i = 0; i < size; ++i) {
-      if (buffer[i] != '\n') line_ += buffer[i];
-      if (buffer[i] == '\n' || line_.size() >= kMaxLine) hand_over();
-    }
-  }
-
-  void finish() {
-    if (!line_.empty()) hand_over();
-    fd_.reset();
-  }
-
- private:
-  void hand_over() { on_line_(std::exchange(line_, {})); }
-
-  Fd fd_;
-  SubprocessOptions::OnLine on_line_;
-  std::string line_;
-};
 
 absl::Status cannot_run(const std::string& program, int error) {
   const ErrorCode code = error == ENOENT || error == EACCES || error == ENOEXEC
@@ -185,9 +213,9 @@ class Subprocess::Impl {
  public:
   absl::Status start(SubprocessOptions options) {
     if (options.argv.empty() || options.argv[0].empty()) {
-      return make_status(ErrorCode::kInvalidArgument, "there is no program to run");
+      return make_status(ErrorCode::kInvalidArgument, "argv of the subprocess names no program");
     }
-    // A path that counts from another directory is looked up there, by the child.
+    // The child itself resolves a path that is relative to another directory.
     std::string program = options.argv[0];
     if (options.directory.empty() || program.find('/') == program.npos) {
       TRIREME_ASSIGN_OR_RETURN(program, find_program(program));
@@ -213,7 +241,8 @@ class Subprocess::Impl {
                        .own_group = options.own_group,
                        .parent = getpid()});
     if (pid_ < 0) return cannot_run(options.argv[0], -pid_);
-    if (options.own_group) setpgid(pid_, pid_);  // whoever of the two comes first
+    // Parent and child both set the group, so that it exists whichever of them runs first.
+    if (options.own_group) setpgid(pid_, pid_);
     failure.write_end.reset();
     int error = 0;
     ssize_t size;
@@ -273,7 +302,7 @@ class Subprocess::Impl {
   void watch() {
     set_thread_name("trireme-child");
     std::optional<ExitStatus> status;
-    Time last = Time::max();  // when to hear no more lines
+    Time last = Time::max();  // Time after which no more lines are read.
     while (!status || std::any_of(readers_.begin(), readers_.end(),
                                   [](const LineReader& reader) { return reader.fd() >= 0; })) {
       int timeout = -1;
@@ -301,7 +330,7 @@ class Subprocess::Impl {
   }
 
   ExitStatus reap() {
-    // Until it is reaped nobody else can have its pid, nor a group of that number.
+    // Until the child is reaped, no other process can have its pid and no other group its number.
     MutexLock lock(mutex_);
     if (own_group_) kill(-pid_, SIGKILL);
     int raw = 0;
@@ -316,7 +345,7 @@ class Subprocess::Impl {
   Fd pidfd_;
   bool own_group_ = false;
   std::function<void(const ExitStatus&)> on_exit_;
-  std::vector<LineReader> readers_;  // of the watcher alone
+  std::vector<LineReader> readers_;  // Used by the watcher thread only, once it runs.
   std::thread watcher_;
 
   Mutex mutex_;
@@ -373,10 +402,11 @@ absl::StatusOr<CompletedProcess> run_process(SubprocessOptions options, Time dea
   if (!status) {
     process->send_signal(SIGKILL);
     process->wait(Time::max());
-    return make_status(ErrorCode::kDeadlineExceeded,
-                       absl::StrCat("'", program, "' (pid ", process->pid(),
-                                    ") had not ended at its deadline and was killed; it wrote: ",
-                                    completed.stdout_text, completed.stderr_text));
+    return make_status(
+        ErrorCode::kDeadlineExceeded,
+        absl::StrCat("'", program, "' (pid ", process->pid(),
+                     ") was still running at its deadline and was killed; it wrote: ",
+                     completed.stdout_text, completed.stderr_text));
   }
   completed.status = *status;
   return completed;

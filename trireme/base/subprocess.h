@@ -17,13 +17,13 @@ namespace trireme {
 
 // How a process ended.
 struct ExitStatus {
-  int code = 0;    // if no signal ended it
-  int signal = 0;  // that ended it; 0: it exited
+  int code = 0;    // Exit code; meaningful only if no signal ended the process.
+  int signal = 0;  // Signal that ended the process; 0 if it exited.
 
   bool ok() const { return code == 0 && signal == 0; }
-  // What a shell makes of it: the code, or 128 and the signal.
+  // Returns the code that a shell would report: the exit code, or 128 plus the signal.
   int shell_code() const { return signal != 0 ? 128 + signal : code; }
-  // "exit code 1", "killed by SIGKILL".
+  // Returns, for example, "exit code 1" or "killed by SIGKILL".
   std::string to_string() const;
 
   bool operator==(const ExitStatus&) const = default;
@@ -32,41 +32,51 @@ struct ExitStatus {
 struct SubprocessOptions {
   using OnLine = std::function<void(const std::string& line)>;
 
-  // A program without a slash is looked up in PATH.
+  // Program and arguments. A program without a slash is looked up in PATH.
   std::vector<std::string> argv;
-  // Set on top of the variables of this process.
+  // Environment variables that are added to, or replace, the variables of this process.
   std::map<std::string, std::string> environment = {};
-  // Where it runs; empty: where this process does. A relative path of a program counts from there.
+  // Working directory of the child; empty for the directory of this process. A relative path in
+  // argv[0] is resolved from here.
   std::string directory = {};
-  // Called for each line, without its end, on a thread of the subprocess's own. None: the output
-  // goes where this process's goes.
+  // Callbacks that receive each line without its newline, on a thread that belongs to the
+  // subprocess. Without a callback the child shares the output of this process.
   OnLine on_stdout = {};
   OnLine on_stderr = {};
-  // Nothing to read on standard input. Otherwise it shares this process's.
+  // True if standard input is /dev/null. Otherwise the child shares the input of this process.
   bool null_stdin = false;
-  // It leads a process group: signals go to its children too, and a terminal's Ctrl-C to none of
-  // them. What is left of the group when the leader ends is killed.
+  // True if the child leads its own process group. send_signal() then reaches its children too,
+  // and Ctrl-C in a terminal reaches no process of the group. When the leader ends, the rest of
+  // the group is killed.
   bool own_group = false;
-  // Called once, after the last line, on that same thread. It must not destroy the subprocess.
+  // Callback for the end of the process, called once, after the last line and on the same thread.
+  // Must not destroy the subprocess.
   std::function<void(const ExitStatus&)> on_exit = {};
 };
 
-// A child process. It never outlives this one: the kernel kills it when this process ends, however
-// that comes. Thread-safe.
+// A child process. It never outlives this process: the kernel kills it when this process ends, even
+// if that is by SIGKILL. Thread-safe.
+//
+//   auto child = Subprocess::start({.argv = {"sleep", "10"}});
+//   if (!child.ok()) return child.status();
+//   (*child)->send_signal(SIGTERM);
+//   (*child)->wait(after(std::chrono::seconds(1)));
 class Subprocess {
  public:
-  // Fails, naming the program, when it cannot be run.
+  // Starts the program. Returns an error that names the program if it cannot be run.
   static absl::StatusOr<std::unique_ptr<Subprocess>> start(SubprocessOptions options);
-  // Kills it if it still runs, and waits for its end.
+  // Kills the process if it still runs, and waits for its end.
   ~Subprocess();
 
   Subprocess(const Subprocess&) = delete;
   Subprocess& operator=(const Subprocess&) = delete;
 
   pid_t pid() const;
-  // Does nothing once the process has ended: its pid may by then be another's.
+  // Sends a signal. Does nothing once the process has ended, because another process may have its
+  // pid by then.
   void send_signal(int signal);
-  // How it ended; nothing if it still runs at the deadline. By then every line was handed over.
+  // Waits for the end of the process and returns how it ended, or nullopt if it still runs at the
+  // deadline. When this returns a status, all lines and on_exit have been delivered.
   std::optional<ExitStatus> wait(Time deadline);
   bool is_running() { return !wait(Time::min()); }
 
@@ -77,19 +87,20 @@ class Subprocess {
   std::unique_ptr<Impl> impl_;
 };
 
-// Where a program is that PATH holds, or the path itself if it has a slash; fails, naming it, if it
-// cannot be run.
+// Looks a program up in PATH and returns its path. Returns `name` itself if it contains a slash.
+// Returns an error that names the program if it is not found or not executable.
 absl::StatusOr<std::string> find_program(const std::string& name);
 
-// A process that ran to its end, and all that it wrote.
+// A process that has ended, with its whole output.
 struct CompletedProcess {
   ExitStatus status;
   std::string stdout_text;
   std::string stderr_text;
 };
 
-// Runs a program and waits for its end; at the deadline it is killed, and that is an error. What it
-// writes is captured; callbacks in the options are replaced.
+// Runs a program, waits for its end and returns its captured output; on_stdout and on_stderr of the
+// options are replaced. If the program still runs at the deadline, it is killed and
+// DEADLINE_EXCEEDED is returned.
 absl::StatusOr<CompletedProcess> run_process(SubprocessOptions options, Time deadline);
 
 }  // namespace trireme

@@ -29,7 +29,7 @@ std::unique_ptr<Subprocess> start(SubprocessOptions options) {
   return value_or_throw(Subprocess::start(std::move(options)));
 }
 
-// Gone, or at least dead and waiting for whoever adopted it.
+// Returns true if the process is gone, or is a zombie that waits for its adoptive parent.
 bool is_gone(pid_t pid) {
   if (kill(pid, 0) != 0) return errno == ESRCH;
   const auto state = run({.argv = {"ps", "-o", "stat=", "-p", std::to_string(pid)}});
@@ -43,7 +43,7 @@ bool becomes_gone(pid_t pid) {
   return false;
 }
 
-TEST(Subprocess, TellsHowItEnded) {
+TEST(Subprocess, ReportsTheExitCodeOrTheSignal) {
   EXPECT_EQ(run(shell("exit 0")).status.to_string(), "exit code 0");
   EXPECT_EQ(run(shell("exit 7")).status, (ExitStatus{.code = 7}));
   const ExitStatus killed = run(shell("kill -KILL $$")).status;
@@ -51,14 +51,14 @@ TEST(Subprocess, TellsHowItEnded) {
   EXPECT_EQ(killed.shell_code(), 137);
 }
 
-TEST(Subprocess, HandsOverLinesWithoutLosingTheLast) {
+TEST(Subprocess, DeliversEveryLineIncludingAnUnfinishedOne) {
   const CompletedProcess done = run(shell("printf 'a\\n\\nb'; printf 'c\\n' >&2"));
   EXPECT_EQ(done.stdout_text, "a\n\nb\n");
   EXPECT_EQ(done.stderr_text, "c\n");
   EXPECT_EQ(run(shell("seq 1 20000")).stdout_text.size(), 108894u);
 }
 
-TEST(Subprocess, SetsVariablesOnTopOfItsOwn) {
+TEST(Subprocess, AddsVariablesToTheEnvironment) {
   SubprocessOptions options = shell("echo \"$TRIREME_TEST ${PATH:+path}\"");
   options.environment = {{"TRIREME_TEST", "a b"}};
   EXPECT_EQ(run(options).stdout_text, "a b path\n");
@@ -78,10 +78,10 @@ TEST(Subprocess, WaitIsBoundedAndSignalsArrive) {
   EXPECT_TRUE(process->is_running());
   process->send_signal(SIGTERM);
   EXPECT_EQ(process->wait(after(seconds(10))), (ExitStatus{.signal = SIGTERM}));
-  process->send_signal(SIGTERM);  // to nobody
+  process->send_signal(SIGTERM);  // Does nothing: the process has ended.
 }
 
-TEST(Subprocess, SaysOnceThatItEnded) {
+TEST(Subprocess, CallsOnExitOnce) {
   std::promise<ExitStatus> ended;
   SubprocessOptions options = shell("exit 3");
   options.on_exit = [&](const ExitStatus& status) { ended.set_value(status); };
@@ -98,7 +98,7 @@ TEST(Subprocess, IsKilledWithItsObject) {
   EXPECT_TRUE(is_gone(pid));
 }
 
-TEST(Subprocess, AGroupEndsWithItsLeader) {
+TEST(Subprocess, KillsTheGroupWhenItsLeaderEnds) {
   std::promise<pid_t> child;
   SubprocessOptions options = shell("sleep 100 & echo $!; wait");
   options.own_group = true;
@@ -110,22 +110,23 @@ TEST(Subprocess, AGroupEndsWithItsLeader) {
   EXPECT_TRUE(becomes_gone(pid));
 }
 
-TEST(Subprocess, LinesOfAGrandchildDoNotHoldUpTheEnd) {
+TEST(Subprocess, EndsAlthoughAGrandchildHoldsThePipes) {
   const CompletedProcess done = run(shell("sleep 2 & echo started"));
   EXPECT_EQ(done.stdout_text, "started\n");
 }
 
-TEST(Subprocess, RunHasADeadline) {
+TEST(Subprocess, RunProcessKillsAtItsDeadline) {
   const auto late = run_process(shell("echo started; exec sleep 100"), after(milliseconds(500)));
   EXPECT_EQ(error_code(late.status()), ErrorCode::kDeadlineExceeded);
   EXPECT_THAT(describe(late.status()), HasSubstr("was killed; it wrote: "));
 }
 
-TEST(Subprocess, StartsFromThreadsThatEndSoon) {
-  // The kernel's signal at the parent's death is tied to the thread that forked.
+TEST(Subprocess, OutlivesTheThreadThatStartedIt) {
+  // The kernel ties the signal at the parent's death to the thread that forked.
   std::unique_ptr<Subprocess> process;
   std::thread([&] { process = start({.argv = {"sleep", "100"}}); }).join();
-  EXPECT_EQ(process->wait(after(milliseconds(100))), std::nullopt) << "it ended with the thread";
+  EXPECT_EQ(process->wait(after(milliseconds(100))), std::nullopt)
+      << "the child ended with the thread";
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 namespace trireme {
 
-// The release, as "0.1.0".
+// Returns the version of Trireme, for example "0.1.0".
 const char* version();
 
 }  // namespace trireme

@@ -1,3 +1,16 @@
+// Sets up one capture and cleans up after it. A Recorder becomes the operator hook of the calling
+// thread, the step runs, and the recorder turns what it saw into a graph. Around that, everything
+// that the step could change in the program is saved and put back:
+//
+// - Arguments are copied, and kernels see scratch copies of variables (see recorder_values.cc).
+// - `.grad` of every variable is cleared before the step and restored after it (SavedGradients).
+//   This is why captures are serialised by a mutex: a variable's gradient belongs to the process,
+//   and two captures would clear and restore each other's. The mutex is held while the step runs.
+// - LibTorch's default generator is watched and restored (WatchDefaultGenerator). Random operators
+//   draw from a generator of the step instead.
+//
+// The recorder's finish() must run after the step's tensors are gone: it looks for tensors that the
+// program kept, and for memory that was written without an operator.
 #include "trireme/capture/capture.h"
 
 #include <ATen/core/grad_mode.h>
@@ -7,13 +20,14 @@
 #include "trireme/base/mutex.h"
 #include "trireme/capture/operator_hook.h"
 #include "trireme/capture/recorder.h"
-#include "trireme/exec/random.h"
+#include "trireme/exec/step_generator.h"
 
 namespace trireme::internal {
 namespace {
 
 thread_local Recorder* current_recorder = nullptr;
 
+// Makes `recorder` the current recorder of this thread while the object lives.
 class CurrentRecorder {
  public:
   explicit CurrentRecorder(Recorder* recorder) : hook_(recorder) { current_recorder = recorder; }
@@ -23,23 +37,25 @@ class CurrentRecorder {
   const HookScope hook_;
 };
 
-// Variables enter the step without gradients, as after zero_grad(), and leave with those that they
-// had before it. A second capture finds some, so that a step that adds to them shows.
-class GradientsSetAside {
+// Clears the gradients of all variables, as zero_grad() does, and restores them when it is
+// destroyed. With `plant_leftovers` each variable gets a marked gradient instead, as if an earlier
+// step had left it there. A step that adds to leftover gradients then uses one of them, and is
+// rejected.
+class SavedGradients {
  public:
-  GradientsSetAside(Recorder& recorder, bool leave_some) {
+  SavedGradients(Recorder& recorder, bool plant_leftovers) {
     for (auto& record : live_variables()) {
       if (!record->tensor.requires_grad() || !record->tensor.is_leaf()) continue;
       at::Tensor& gradient = record->tensor.mutable_grad();
       saved_.emplace_back(record, gradient);
       gradient = at::Tensor();
-      if (leave_some) {
+      if (plant_leftovers) {
         gradient = record->tensor.detach().clone();
         recorder.add_leftover_gradient(gradient);
       }
     }
   }
-  ~GradientsSetAside() {
+  ~SavedGradients() {
     for (auto& [record, gradient] : saved_) record->tensor.mutable_grad() = gradient;
   }
 
@@ -52,16 +68,16 @@ class GradientsSetAside {
 Captured capture(const StepBody& step, const std::vector<at::Tensor>& inputs,
                  const CaptureOptions& options) {
   if (current_recorder != nullptr) {
-    throw Error(ErrorCode::kInternal, "a capture inside of a capture");
+    throw Error(ErrorCode::kInternal, "a capture was started inside another capture");
   }
-  // One at a time: each sets aside the gradients of all variables, also of those that another
-  // thread's function is about to differentiate.
+  // Each capture clears the gradients of all variables, including those that a step on another
+  // thread is about to differentiate, so captures take turns.
   static Mutex one_at_a_time;
   const MutexLock lock(one_at_a_time);
   Recorder recorder(options);
   std::vector<at::Tensor> outputs;
   {
-    const GradientsSetAside gradients(recorder, /*leave_some=*/options.perturbation > 0);
+    const SavedGradients gradients(recorder, /*plant_leftovers=*/options.perturbation > 0);
     std::vector<at::Tensor> arguments;
     for (const at::Tensor& input : inputs) arguments.push_back(recorder.add_input(input));
     const WatchDefaultGenerator generator;

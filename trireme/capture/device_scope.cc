@@ -1,3 +1,12 @@
+// Device scopes are a stack per thread. The stack is read in two places: when an operator is
+// recorded, and when a variable is made (requested_device). The specs in it merge from the
+// outermost to the innermost. A colocation replaces the device so far, until an inner scope names a
+// device.
+//
+// Outside of a capture nothing would obey a scope that names a task, since operators run in the
+// program. So the outermost such scope installs an operator hook that rejects operators that
+// compute (EagerDeviceCheck). During a capture the recorder is the hook, and in eager mode
+// (run_eagerly) scopes are ignored on purpose; in both cases the check is not installed.
 #include "trireme/capture/device_scope.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -10,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "trireme/base/error.h"
 #include "trireme/base/mutex.h"
+#include "trireme/capture/device_request.h"
 #include "trireme/capture/eager_mode.h"
 #include "trireme/capture/operator_hook.h"
 #include "trireme/graph/operators.h"
@@ -17,6 +27,7 @@
 namespace trireme {
 namespace {
 
+// One scope on the stack: a setter, a colocation, or a device if neither is set.
 struct ScopeEntry {
   DeviceSpec device;
   std::shared_ptr<const DeviceSetter> setter;
@@ -31,8 +42,8 @@ struct ScopeEntry {
 
 thread_local std::vector<ScopeEntry> entries;
 
-// Makes a tensor of others. Views, writes in place and factories do not: they serve to make and to
-// fill what variables start from.
+// Returns true if the operator computes a new tensor from others. Views, writes in place and
+// factories do not count: programs use them to make and fill the tensors that variables start from.
 bool computes(const c10::OperatorHandle& op) {
   bool takes_tensor = false;
   for (const c10::Argument& argument : op.schema().arguments()) {
@@ -42,19 +53,19 @@ bool computes(const c10::OperatorHandle& op) {
   return takes_tensor && !internal::reads_only_metadata(op) && !internal::is_random(op);
 }
 
-// Outside of a captured function: throws Error for an operator that computes, in a scope that names
-// a task.
-class EagerWatch final : public internal::OperatorHook {
+// Rejects operators that compute, in a scope that names a job or a task, outside of a captured
+// function. Stateless.
+class EagerDeviceCheck final : public internal::OperatorHook {
  public:
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
            torch::jit::Stack* stack) override {
-    const c10::impl::ExcludeDispatchKeyGuard not_again(internal::kCaptureKey);
-    if (computes(op)) check_place(internal::operator_name(op));
+    const c10::impl::ExcludeDispatchKeyGuard no_reentry(internal::kCaptureKey);
+    if (computes(op)) check_device(internal::operator_name(op));
     op.redispatchBoxed(internal::keys_below_hook(keys), stack);
   }
 
  private:
-  static void check_place(const std::string& name) {
+  static void check_device(const std::string& name) {
     DeviceSpec device;
     for (const ScopeEntry& scope : entries) {
       if (!scope.setter) device = merge(device, scope.device);
@@ -68,15 +79,16 @@ class EagerWatch final : public internal::OperatorHook {
   }
 };
 
-EagerWatch eager_watch;  // has no state
+EagerDeviceCheck eager_device_check;
 
-// Shared by the copies of one setter.
-struct Turns {
+// Chooses ps tasks for variables, in turn or by size. Shared by the copies of one setter.
+// Thread-safe.
+struct TaskRotation {
   Mutex mutex;
-  std::vector<uint64_t> bytes ABSL_GUARDED_BY(mutex);
+  std::vector<uint64_t> bytes ABSL_GUARDED_BY(mutex);  // placed so far, by task
   int next ABSL_GUARDED_BY(mutex) = 0;
 
-  int take(const Placeable& variable, bool balance) {
+  int next_task(const Placeable& variable, bool balance) {
     MutexLock lock(mutex);
     int task = next;
     if (balance) {
@@ -95,7 +107,7 @@ DeviceScope::DeviceScope(const std::string& device) : DeviceScope(DeviceSpec::pa
 DeviceScope::DeviceScope(const DeviceSpec& device) {
   entries.push_back({device, nullptr, {}});
   if (internal::is_remote(device) && internal::current_hook() == nullptr && !runs_eagerly()) {
-    watch_ = std::make_unique<internal::HookScope>(&eager_watch);
+    device_check_ = std::make_unique<internal::HookScope>(&eager_device_check);
   }
 }
 
@@ -119,16 +131,16 @@ DeviceSetter replica_device_setter(const ReplicaDeviceSetterOptions& options) {
   const int tasks = options.ps_tasks > 0 ? options.ps_tasks : options.cluster.num_tasks("ps");
   const DeviceSpec worker = DeviceSpec::parse(options.worker_device),
                    ps = DeviceSpec::parse(options.ps_device);
-  auto turns = std::make_shared<Turns>();
+  auto rotation = std::make_shared<TaskRotation>();
   {
-    MutexLock lock(turns->mutex);
-    turns->bytes.resize(std::max(tasks, 0));
+    MutexLock lock(rotation->mutex);
+    rotation->bytes.resize(std::max(tasks, 0));
   }
   return {"replica_device_setter",
-          [tasks, worker, ps, turns, balance = options.balance_bytes](const Placeable& what) {
+          [tasks, worker, ps, rotation, balance = options.balance_bytes](const Placeable& what) {
             if (tasks <= 0) return DeviceSpec();
             if (!what.is_variable) return worker;
-            return merge(ps, DeviceSpec{.task = turns->take(what, balance)});
+            return merge(ps, DeviceSpec{.task = rotation->next_task(what, balance)});
           }};
 }
 
@@ -142,6 +154,7 @@ DeviceRequest requested_device(const Placeable& what) {
       request.colocate_with = scope.colocate_with;
     } else {
       const DeviceSpec device = scope.setter ? scope.setter->choose(what) : scope.device;
+      // A setter without an opinion changes nothing and is not named in explanations.
       if (device == DeviceSpec()) continue;
       request.device = merge(request.device, device);
       request.colocate_with = at::Tensor();
@@ -152,11 +165,11 @@ DeviceRequest requested_device(const Placeable& what) {
   return request;
 }
 
-OwnWork::OwnWork() {
-  if (current_hook() == &eager_watch) unwatched_ = std::make_unique<HookScope>(nullptr);
+SuspendDeviceCheck::SuspendDeviceCheck() {
+  if (current_hook() == &eager_device_check) suspended_hook_ = std::make_unique<HookScope>(nullptr);
 }
 
-OwnWork::~OwnWork() = default;
+SuspendDeviceCheck::~SuspendDeviceCheck() = default;
 
 }  // namespace internal
 }  // namespace trireme

@@ -15,89 +15,83 @@ namespace internal {
 class HookScope;
 }
 
-// What is to be placed: an operator of a captured function, or a variable that is made.
+// An operator of a captured function, or a new variable, for which a DeviceSetter chooses a device.
 struct Placeable {
-  bool is_variable = false;
-  std::string name;    // of the variable, or of the operator
-  uint64_t bytes = 0;  // of the variable
+  bool is_variable = false;  // true for a variable, false for an operator
+  std::string name;          // name of the variable, or of the operator: "aten::add.Tensor"
+  uint64_t bytes = 0;        // size of the variable; 0 for an operator
 };
 
-// Chooses a device for each thing that comes up in its scope.
+// Chooses a device for each operator and each variable in its scope.
 struct DeviceSetter {
-  std::string name;  // for explanations: "replica_device_setter"
+  std::string name;  // name in explanations of a placement: "replica_device_setter"
+  // Returns the device. An empty spec leaves the choice to the scopes around it. Must be
+  // thread-safe if threads share the setter.
   std::function<DeviceSpec(const Placeable&)> choose;
 };
 
-// Says where the operators that are captured, and the variables that are made, inside of it live.
-// Specs may be partial: they merge field by field, and an inner scope overrides an outer one.
+// Names the device for the operators that are captured, and for the variables that are made, while
+// it lives. Specs may be partial: they merge field by field, and an inner scope overrides an outer
+// one.
 //
-//   tr::DeviceScope on("/job:ps/task:0/cpu:0");
+//   {
+//     tr::DeviceScope on("/job:ps/task:0/cpu:0");
+//     tr::Variable table("table", torch::zeros({1000, 16}));  // lives on /job:ps/task:0
+//   }
 //
-// Outside of a captured function operators run in the program itself: there an operator that
-// computes, in a scope that names a task, is an error. Making variables, and tensors to fill them
-// with, is not. Belongs to the thread that made it.
+// Outside of a captured function operators run in the program itself. An operator that computes is
+// therefore an error in a scope that names a job or a task. Making variables there is allowed, and
+// so is making and filling the tensors that they start from. Affects only the thread that made it.
 class DeviceScope {
  public:
+  // Parses a spec such as "/job:ps/task:0/cpu:0". Throws Error if it is not valid.
   explicit DeviceScope(const std::string& device);
+  // Names the device of a spec: tr::DeviceSpec{.job = "ps", .task = 0}.
   explicit DeviceScope(const DeviceSpec& device);
+  // Asks `setter` for the device of each operator and variable.
   explicit DeviceScope(DeviceSetter setter);
+  // Ends the scope. Scopes of a thread must end in the reverse order of their making.
   ~DeviceScope();
 
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
 
  private:
-  std::unique_ptr<internal::HookScope> watch_;
+  std::unique_ptr<internal::HookScope> device_check_;
 };
 
-// Operators captured inside of it run where this tensor, or this variable, is.
+// Places the operators that are captured while it lives on the device of a tensor or a variable.
+// Overrides the device scopes around it. Affects only the thread that made it.
+//
+//   tr::ColocationScope with(table.read());
 class ColocationScope {
  public:
+  // Names the device of `with`: a tensor of the captured function, or the tensor of a variable.
   explicit ColocationScope(const at::Tensor& with);
+  // Ends the scope.
   ~ColocationScope();
 
   ColocationScope(const ColocationScope&) = delete;
   ColocationScope& operator=(const ColocationScope&) = delete;
 };
 
+// Options of replica_device_setter().
 struct ReplicaDeviceSetterOptions {
-  int ps_tasks = 0;     // 0: the number of ps tasks in `cluster`, and if that has none, no effect
-  ClusterSpec cluster;  // alternatively
-  std::string worker_device = "/job:worker";
-  std::string ps_device = "/job:ps";
-  bool balance_bytes = false;  // each variable to the task that holds the fewest bytes so far
+  // Number of ps tasks. 0 takes the number of ps tasks in `cluster`; if that has none either, the
+  // setter has no effect.
+  int ps_tasks = 0;
+  ClusterSpec cluster;                        // cluster whose ps tasks count if ps_tasks is 0
+  std::string worker_device = "/job:worker";  // device of everything that is not a variable
+  std::string ps_device = "/job:ps";          // device of variables, without the task
+  // True to place each variable on the task that holds the fewest bytes so far; false to go over
+  // the tasks in turn.
+  bool balance_bytes = false;
 };
 
-// Variables go over the ps tasks in turn, all else to worker_device.
+// Returns a setter that spreads variables over the ps tasks and places all else on worker_device.
+// Copies of the setter share the count of what was placed. Thread-safe.
+//
+//   tr::DeviceScope setter(tr::replica_device_setter({.ps_tasks = 2}));
 DeviceSetter replica_device_setter(const ReplicaDeviceSetterOptions& options);
 
-namespace internal {
-
-// What the scopes of the calling thread ask for.
-struct DeviceRequest {
-  DeviceSpec device;
-  at::Tensor colocate_with;  // if defined, it decides and not the device
-  std::string scopes;        // their names, the outermost first; empty: there are none
-};
-DeviceRequest requested_device(const Placeable& what);
-
-// Whether the program itself could not run it: it names a job or a task.
-inline bool is_remote(const DeviceSpec& device) {
-  return device.job.has_value() || device.task.has_value();
-}
-
-// What Trireme itself computes on tensors is not meant by the scopes around it.
-class OwnWork {
- public:
-  OwnWork();
-  ~OwnWork();
-
-  OwnWork(const OwnWork&) = delete;
-  OwnWork& operator=(const OwnWork&) = delete;
-
- private:
-  std::unique_ptr<HookScope> unwatched_;
-};
-
-}  // namespace internal
 }  // namespace trireme

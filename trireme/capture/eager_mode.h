@@ -2,8 +2,10 @@
 
 namespace trireme {
 
-// Runs functions without capture, to debug them: with a debugger, with printing.
+// Switches eager mode on or off for the whole process. In eager mode captured functions run as
+// plain code, so that breakpoints, prints and item() work in them. For debugging. Thread-safe.
 void run_eagerly(bool eagerly);
+// Returns true if eager mode is on.
 bool runs_eagerly();
 
 }  // namespace trireme

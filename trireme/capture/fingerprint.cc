@@ -5,8 +5,8 @@
 namespace trireme::internal {
 namespace {
 
-constexpr size_t kWhole = 4 << 20;
-constexpr size_t kBlock = 64 << 10;
+constexpr size_t kFullHashLimit = 4 << 20;  // most bytes that are hashed
+constexpr size_t kBlock = 64 << 10;         // size of the blocks hashed in a larger storage
 constexpr uint64_t kPrime = 0x9e3779b97f4a7c15;
 
 uint64_t load(const char* bytes) {
@@ -20,7 +20,7 @@ uint64_t mix(uint64_t hash, uint64_t word) {
   return hash ^ (hash >> 29);
 }
 
-// Four independent chains, so that the multiplications overlap.
+// Hashes in four independent chains, so that the processor overlaps their multiplications.
 uint64_t hash_bytes(const char* bytes, size_t size, uint64_t seed) {
   uint64_t lanes[4] = {seed + 1, seed + 2, seed + 3, seed + 4};
   size_t i = 0;
@@ -38,9 +38,9 @@ uint64_t fingerprint(const c10::StorageImpl& storage) {
   const char* bytes = static_cast<const char*>(storage.data());
   const size_t size = storage.nbytes();
   if (bytes == nullptr || size == 0 || !storage.device().is_cpu()) return 0;
-  if (size <= kWhole) return hash_bytes(bytes, size, size) | 1;
+  if (size <= kFullHashLimit) return hash_bytes(bytes, size, size) | 1;
   uint64_t hash = size;
-  const size_t blocks = kWhole / kBlock;
+  const size_t blocks = kFullHashLimit / kBlock;
   for (size_t i = 0; i < blocks; ++i) {
     const size_t begin = (size - kBlock) / (blocks - 1) * i;
     hash = hash_bytes(bytes + begin, kBlock, hash);

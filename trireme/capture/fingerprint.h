@@ -6,9 +6,10 @@
 
 namespace trireme::internal {
 
-// A number that tells whether a storage's bytes have changed. Whole for storages up to a few
-// megabytes; of larger ones evenly spaced blocks, so that a capture's cost stays bounded. 0 where
-// there is nothing that this process can read.
+// Returns a hash of the bytes of a storage, to detect that they changed. Storages of up to 4 MiB
+// are hashed as a whole. Of larger ones only evenly spaced blocks are hashed, so that the cost of a
+// capture stays bounded; a change between the blocks goes undetected. Returns 0 for a storage that
+// is empty or not in CPU memory, and never 0 otherwise.
 uint64_t fingerprint(const c10::StorageImpl& storage);
 
 }  // namespace trireme::internal

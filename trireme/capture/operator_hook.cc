@@ -1,3 +1,8 @@
+// How operators get to a hook. LibTorch dispatches an operator by a set of keys, the highest first:
+// autograd comes before the backends. Trireme claims a key between the two (kCaptureKey) and
+// registers one fallback under it, which catches all operators. The key counts only on threads that
+// include it in their thread-local key set, which a HookScope does. So threads without a hook do
+// not pay for the fallback, and a hook sees operators after autograd has taken them apart.
 #include "trireme/capture/operator_hook.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -12,7 +17,7 @@ namespace {
 thread_local OperatorHook* hook_of_thread = nullptr;
 
 void run_hook(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  // LibTorch hands the dispatch key on to threads that it starts, but not the hook.
+  // LibTorch passes the included dispatch key on to threads that it starts, but not the hook.
   if (hook_of_thread == nullptr) {
     throw Error(ErrorCode::kFailedPrecondition,
                 absl::StrCat("operator '", op.operator_name().name,
@@ -22,15 +27,17 @@ void run_hook(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   hook_of_thread->run(op, keys, stack);
 }
 
-// Once per process, when first needed. LibTorch means to use this key itself one day; then this
-// must fail and not silently record nothing.
+// Registers the fallback when it is first needed. LibTorch reserves this key for a feature of its
+// own. Once a LibTorch uses it, this must fail rather than silently record nothing.
 void register_fallback_once() {
-  // Never destroyed. Marked as used: an optimiser that drops the pointer makes it look leaked.
+  // Never destroyed. Marked as used, since the leak checker reports the library as leaked if the
+  // optimiser drops the pointer.
   [[gnu::used]] static const auto* library = [] {
     if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kCaptureKey)) {
       throw Error(ErrorCode::kFailedPrecondition,
-                  "this LibTorch uses the dispatch key that Trireme captures with "
-                  "(trireme/graph/capture_key.h); functions cannot be captured");
+                  "functions cannot be captured: this LibTorch uses the dispatch key that Trireme "
+                  "captures with (trireme/graph/capture_key.h); use the version of LibTorch that "
+                  "Trireme was built for");
     }
     auto* made = new torch::Library(torch::Library::IMPL, "_", kCaptureKey, __FILE__, __LINE__);
     made->fallback(torch::CppFunction::makeFromBoxedFunction<&run_hook>());

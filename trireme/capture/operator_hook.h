@@ -7,11 +7,11 @@
 
 namespace trireme::internal {
 
-// Gets the operators of a thread before their kernels: a capture records them, a device scope
-// refuses those that would run in the wrong place.
+// Intercepts the operators of a thread before their kernels run. A capture records them; a device
+// scope rejects those that would run in the wrong place.
 class OperatorHook {
  public:
-  // Runs the operator, leaving its results on the stack.
+  // Runs the operator and leaves its results on the stack. Throws to reject it.
   virtual void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                    torch::jit::Stack* stack) = 0;
 
@@ -19,7 +19,8 @@ class OperatorHook {
   ~OperatorHook() = default;
 };
 
-// The operators of its thread go to this hook while it lives; null: to none. Scopes nest.
+// Sends the operators of the calling thread to `hook` while the scope lives. With a null hook, they
+// go straight to their kernels. Scopes nest. The hook must outlive the scope.
 class HookScope {
  public:
   explicit HookScope(OperatorHook* hook);
@@ -33,10 +34,10 @@ class HookScope {
   const bool outer_included_;
 };
 
-// The hook of the calling thread's innermost scope; null if there is none.
+// Returns the hook of the calling thread's innermost scope; null if there is none.
 OperatorHook* current_hook();
 
-// With these an operator that came to a hook is passed on to its kernel.
+// Returns the dispatch keys with which a hook passes an operator on to its kernel.
 inline c10::DispatchKeySet keys_below_hook(c10::DispatchKeySet keys) {
   return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCaptureKey);
 }

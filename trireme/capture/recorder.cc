@@ -1,6 +1,17 @@
-// How a capture begins and ends: what the step is given, what it gives, and what it may not leave
-// behind. recorder_call.cc has what happens to each operator between, recorder_values.cc which
-// value of the graph a tensor is.
+// Beginning and end of a capture: the inputs of the step, its outputs, and the checks for effects
+// that a graph cannot repeat. recorder_call.cc records the operators in between, and
+// recorder_values.cc decides which value of the graph a tensor is.
+//
+// The recorder sees operators only. C++ code can also write through data_ptr(), replace a tensor's
+// memory, or keep a tensor for later, and a replay would do none of that. finish() finds such
+// effects by comparing state from before the step with state after it:
+//
+// - The memory of variables, arguments and tensors of the program has the same fingerprint. Kernels
+//   wrote to scratch copies only, so any difference is a hidden write. A variable that a replay on
+//   another thread wrote meanwhile is not compared (VariableRecord::replays).
+// - A variable has the same storage, so the step did not call set_data().
+// - No storage that an operator made is still referenced, apart from the outputs. The value table
+//   holds storages weakly, so a live one means that the program kept a tensor.
 #include "trireme/capture/recorder.h"
 
 #include <ATen/SequenceNumber.h>
@@ -11,7 +22,7 @@
 #include "trireme/base/status.h"
 #include "trireme/capture/fingerprint.h"
 #include "trireme/capture/scratch.h"
-#include "trireme/exec/random.h"
+#include "trireme/exec/step_generator.h"
 
 namespace trireme::internal {
 
@@ -54,7 +65,7 @@ void Recorder::add_leftover_gradient(const at::Tensor& gradient) {
 
 std::vector<at::Tensor> Recorder::set_outputs(const std::vector<at::Tensor>& outputs) {
   std::vector<at::Tensor> detached;
-  const c10::impl::ExcludeDispatchKeyGuard not_again(kCaptureKey);
+  const c10::impl::ExcludeDispatchKeyGuard no_reentry(kCaptureKey);
   current_op_ = "return";
   for (const at::Tensor& output : outputs) {
     if (output.defined() && output.has_storage()) {
@@ -62,7 +73,7 @@ std::vector<at::Tensor> Recorder::set_outputs(const std::vector<at::Tensor>& out
       if (memory.origin == MemoryOrigin::kLeftoverGradient) {
         refuse("the function returns the gradient that an earlier step left in '.grad'");
       }
-      settle_hidden_write(memory, output);
+      handle_hidden_write(memory, output);
     }
     if (output.defined() && output.is_sparse()) {
       refuse("the function returns a sparse tensor; return its indices and values, or to_dense()");
@@ -75,12 +86,13 @@ std::vector<at::Tensor> Recorder::set_outputs(const std::vector<at::Tensor>& out
 
 Captured Recorder::finish(std::vector<at::Tensor> outputs) {
   current_op_.clear();
+  // The variables themselves must be untouched.
   for (const VariableUse& use : variables_) {
     const auto* storage = use.record->tensor.storage().unsafeGetStorageImpl();
     const Origin origin{"", absl::StrCat("variable '", use.record->name, "'")};
     if (storage != use.live_storage) {
       throw Error(ErrorCode::kFailedPrecondition,
-                  "the function gave it other memory (set_data or an assignment to .data()); use "
+                  "the function replaced its memory (by set_data or an assignment to .data()); use "
                   "assign(), or copy_() under torch::NoGradGuard",
                   origin);
     }
@@ -91,6 +103,7 @@ Captured Recorder::finish(std::vector<at::Tensor> outputs) {
                   origin);
     }
   }
+  // All other memory: arguments and constants must be unchanged, results must be gone.
   for (const Memory& memory : table_.memories()) {
     const auto storage = memory.storage->lock();
     if (!storage) continue;
@@ -104,7 +117,7 @@ Captured Recorder::finish(std::vector<at::Tensor> outputs) {
     const bool given = std::ranges::any_of(outputs, [&](const at::Tensor& output) {
       return output.defined() && output.storage().unsafeGetStorageImpl() == storage.get();
     });
-    // The lock above is one reference.
+    // One reference is the lock above.
     if (memory.origin == MemoryOrigin::kResult && !given && storage.use_count() > 1) {
       current_op_ = memory.node >= 0 && memory.node < builder_.nodes()
                         ? builder_.def().nodes(static_cast<int>(memory.node)).op()

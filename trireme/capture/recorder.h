@@ -16,59 +16,70 @@
 
 namespace trireme::internal {
 
-// Called with each operator that is recorded, after it ran, if set. Set before any capture, by the
-// harvest of calls for the operator fuzzer (tests/fuzz/operators).
+// Called with each recorded operator after it ran, if not null. The operator fuzzer sets it to
+// collect calls (tests/fuzz/operators). Must be set before the first capture.
 using CallObserver = void (*)(const c10::OperatorHandle&, c10::ArrayRef<c10::IValue>);
 extern CallObserver call_observer;
 
-// One capture under way. Sees each operator before its kernel, decides what its arguments are and
-// whether it may be recorded, runs the kernel, and names its results. Used by one thread.
+// Records one run of a step as a graph. Sees each operator before its kernel: finds the values that
+// its arguments are, decides whether it may be recorded, runs the kernel, and adds its results to
+// the graph as values. Not thread-safe.
+//
+// Calls come in this order: add_input() for each argument, the step with the recorder as its
+// thread's hook, set_outputs(), finish().
 class Recorder final : public OperatorHook {
  public:
   explicit Recorder(const CaptureOptions& options);
 
   const std::string& name() const { return options_.name; }
 
-  // Before the step: the copy that the step will see as its argument.
+  // Adds an input to the graph and returns the copy that the step gets as its argument.
   at::Tensor add_input(const at::Tensor& original);
+  // Marks a gradient as left by an earlier step, so that a step that uses it is rejected.
   void add_leftover_gradient(const at::Tensor& gradient);
 
-  // Runs and records one operator, leaving its results on the stack. Throws Error to refuse it.
+  // Runs and records one operator and leaves its results on the stack. Throws Error to reject it.
   void run(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
            torch::jit::Stack* stack) override;
 
-  // After the step: writes down what it gave. Returns it without autograd's history, which holds
-  // most tensors of the step; of variables, what the step made of them.
+  // Makes the results of the step the outputs of the graph. Returns them detached, since autograd's
+  // history holds most tensors of the step. A returned variable is replaced by its scratch copy.
   std::vector<at::Tensor> set_outputs(const std::vector<at::Tensor>& outputs);
-  // After the step's tensors are gone, but for `outputs`: looks for traces that no operator told
-  // of, then gives the graph.
+  // Checks that the step changed no memory without an operator and that no tensor of it outlives
+  // it, then returns the graph. Must be called when all tensors of the step except `outputs` are
+  // gone.
   Captured finish(std::vector<at::Tensor> outputs);
 
  private:
+  // A variable that the step uses.
   struct VariableUse {
     std::shared_ptr<VariableRecord> record;
-    at::Tensor before, scratch;
+    at::Tensor before;   // copy of the contents at the start, after the perturbation
+    at::Tensor scratch;  // copy that kernels read and write
+    // State of the variable itself when the step first used it, to detect hidden writes.
     const c10::StorageImpl* live_storage;
     uint64_t live_fingerprint, replays;
   };
   struct Call;
 
+  // Functions that map tensors to values of the graph (recorder_values.cc).
   int64_t value_of(const at::Tensor& tensor);
   uint32_t value_in(Memory& memory, const at::Tensor& tensor);
   Memory& memory_of(const at::Tensor& tensor);
   Memory& adopt_variable(const std::shared_ptr<VariableRecord>& record);
   Memory& adopt_external(const at::Tensor& tensor);
-  void settle_hidden_write(Memory& memory, const at::Tensor& tensor);
+  void handle_hidden_write(Memory& memory, const at::Tensor& tensor);
   at::Tensor substitute(const at::Tensor& tensor);
 
+  // The stages of one operator (recorder_call.cc).
   void check_may_record(Call& call);
-  void note_memories(Call& call);
+  void resolve_memories(Call& call);
   void encode(Call& call);
   void execute(Call& call, c10::DispatchKeySet keys);
   void check_writes(Call& call);
-  void name_results(Call& call);
+  void record_results(Call& call);
   void check_alias(const Call& call, size_t result, const at::Tensor& tensor);
-  bool name_result(const at::Tensor& tensor, const Call& call, int64_t* value);
+  bool add_result_value(const at::Tensor& tensor, const Call& call, int64_t* value);
   void annotate(Call& call);
   void request_device(proto::Node& node);
   std::string module_of(const Memory& memory) const;
@@ -79,13 +90,14 @@ class Recorder final : public OperatorHook {
   ValueTable table_;
   at::Generator generator_;
   std::unordered_map<const c10::StorageImpl*, std::shared_ptr<VariableRecord>> variable_storages_;
-  std::unordered_map<std::string, std::string> sharing_;  // variables in one storage
+  std::unordered_map<std::string, std::string> sharing_;  // pairs of variables in one storage
   std::vector<VariableUse> variables_;
   std::vector<ExternalTensor> externals_;
   std::vector<at::Tensor> inputs_;
-  std::unordered_map<uint64_t, int> forward_nodes_;  // autograd's sequence number to node
-  uint64_t last_sequence_ = 0;
-  std::string current_op_;
+  // Maps autograd's sequence number of a function to the index of the node that it differentiates.
+  std::unordered_map<uint64_t, int> forward_nodes_;
+  uint64_t last_sequence_ = 0;  // autograd's next sequence number when it was last looked at
+  std::string current_op_;      // operator that errors name; empty for none
 };
 
 }  // namespace trireme::internal

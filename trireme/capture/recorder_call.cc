@@ -1,5 +1,22 @@
-// What happens to one operator of a captured step: looked at, written down, run, and its results
-// named.
+// How one operator of a captured step becomes a node of the graph. Recorder::run() is called
+// between autograd and the kernel, and takes the operator through these stages:
+//
+//   check_may_record   rejects operators that no graph may hold, or whose result would depend on
+//                      the contents of tensors
+//   resolve_memories   finds the memory behind each argument and rejects writes to memory that
+//                      belongs to the caller or to the program
+//   encode             writes the arguments into the node, as values of the graph or as constants
+//   execute            runs the kernel, with scratch copies in place of variables
+//   check_writes       verifies that the kernel wrote only to arguments that its schema marks
+//   record_results     adds the results as values, and drops the node if it turned out to have none
+//   annotate           adds scope, module, device, and the node that this one differentiates
+//
+// Schemas of operators are not taken on trust: a replay frees, reorders and shares memory according
+// to them, so a kernel that writes or aliases more than its schema says would be replayed
+// incorrectly. Hence the fingerprints before and after the kernel, and check_alias().
+//
+// The capture key is excluded while an operator is handled, so operators that the recorder itself
+// calls are not recorded.
 #include <ATen/SequenceNumber.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/node.h>
@@ -12,11 +29,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "trireme/capture/device_request.h"
 #include "trireme/capture/device_scope.h"
 #include "trireme/capture/fingerprint.h"
 #include "trireme/capture/recorder.h"
-#include "trireme/capture/scope.h"
-#include "trireme/exec/random.h"
+#include "trireme/capture/scope_stack.h"
+#include "trireme/exec/step_generator.h"
 #include "trireme/graph/call_rules.h"
 #include "trireme/graph/operators.h"
 
@@ -34,6 +52,7 @@ void for_each_tensor(const c10::IValue& argument,
   }
 }
 
+// Returns true if no argument is, or contains, a defined tensor.
 bool takes_no_tensor(c10::ArrayRef<c10::IValue> arguments) {
   bool none = true;
   for (const c10::IValue& argument : arguments) {
@@ -42,8 +61,10 @@ bool takes_no_tensor(c10::ArrayRef<c10::IValue> arguments) {
   return none;
 }
 
-// What `empty` leaves is whatever was there before, which may be what the step itself put there
-// last time. A pattern of ours shows a write that no operator told of.
+// Overwrites uninitialised memory, such as `empty` returns. The old contents may be the very values
+// that the program is about to write there by hand, left from an earlier run of the step; such a
+// hidden write would not change the fingerprint. Once the memory holds a fixed pattern, the write
+// changes it.
 void fill_with_pattern(const at::Tensor& tensor) {
   if (tensor.is_sparse() || !tensor.device().is_cpu() || tensor.numel() == 0) return;
   const int byte = tensor.scalar_type() == at::kBool ? 1 : 0xff;
@@ -54,22 +75,24 @@ void fill_with_pattern(const at::Tensor& tensor) {
 
 CallObserver call_observer = nullptr;
 
-// One operator's way through the recorder.
+// State of one operator on its way through the stages.
 struct Recorder::Call {
   Call(const c10::OperatorHandle& op, torch::jit::Stack* stack) : op(op), stack(stack) {}
 
   const c10::OperatorHandle& op;
   torch::jit::Stack* stack;
   std::vector<c10::IValue> originals;  // the arguments as the step passed them
-  std::vector<int> written;
+  std::vector<int> written;            // indices of the arguments that the call writes to
+  // Memory behind the arguments. Memory that is both read and written is in the second list only.
   std::vector<Memory*> read_memories, written_memories;
-  std::vector<size_t> read_arguments;  // by which argument each read memory came
-  std::vector<uint64_t> read_fingerprints;
-  std::vector<std::pair<at::Tensor, at::Tensor>> substituted;  // original and stand-in
-  std::vector<std::pair<int, Geometry>> written_geometries;
+  std::vector<size_t> read_arguments;       // for each read memory, the argument that it came with
+  std::vector<uint64_t> read_fingerprints;  // for each read memory, taken before the kernel ran
+  // Variables (views of them included) and the views of scratch copies that replaced them.
+  std::vector<std::pair<at::Tensor, at::Tensor>> substituted;
+  std::vector<std::pair<int, Geometry>> written_geometries;  // from before the kernel ran
   proto::Node node;
-  bool made_value = false;
-  bool factory = false;
+  bool made_value = false;  // true once a result was added to the graph as a new value
+  bool factory = false;     // true if the call takes no tensor and draws no random number
 
   c10::ArrayRef<c10::IValue> arguments() const { return originals; }
 };
@@ -77,13 +100,14 @@ struct Recorder::Call {
 void Recorder::run(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
                    torch::jit::Stack* stack) {
   const c10::DispatchKeySet below = keys_below_hook(keys);
-  // Made of other operators, which come here in turn. It comes itself in inference mode only, where
-  // no autograd takes it apart before.
+  // A composite operator calls other operators, which come here in turn. Autograd usually
+  // decomposes it first; it comes here itself only in inference mode.
   if (is_composite(called)) {
     called.redispatchBoxed(below, stack);
     return;
   }
-  // A step's generator can be handed to most random operators; the others borrow the default one.
+  // Random operators draw from the step's generator. Most have an overload that takes one; for the
+  // others the default generator stands in (see execute).
   c10::OperatorHandle op = called;
   if (is_random(called)) {
     if (const auto other = overload_with_generator(called)) {
@@ -92,7 +116,7 @@ void Recorder::run(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
       stack->insert(stack->begin() + first + generator_argument(op), c10::IValue());
     }
   }
-  const c10::impl::ExcludeDispatchKeyGuard not_again(kCaptureKey);
+  const c10::impl::ExcludeDispatchKeyGuard no_reentry(kCaptureKey);
   if (reads_only_metadata(op)) {
     op.redispatchBoxed(below, stack);
     return;
@@ -101,6 +125,8 @@ void Recorder::run(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
   const size_t count = op.schema().arguments().size();
   Call call(op, stack);
   call.originals.assign(stack->end() - count, stack->end());
+  // equal() returns a bool to the program, so it is data-dependent, except for a value compared
+  // with itself: attention layers do that to find out that query and key are one tensor.
   if (op.operator_name().name == "aten::equal") {
     const at::Tensor &self = call.originals[0].toTensor(), &other = call.originals[1].toTensor();
     if (value_of(self) == value_of(other)) {
@@ -110,12 +136,12 @@ void Recorder::run(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
     }
   }
   check_may_record(call);
-  note_memories(call);
+  resolve_memories(call);
   encode(call);
   execute(call, below);
   if (call_observer != nullptr) call_observer(op, call.arguments());
   check_writes(call);
-  name_results(call);
+  record_results(call);
 }
 
 void Recorder::check_may_record(Call& call) {
@@ -126,7 +152,7 @@ void Recorder::check_may_record(Call& call) {
         "instead of indices)");
   }
   if (!is_allowed_operator(current_op_)) {
-    refuse("it is not on the list of operators that only compute on tensors");
+    refuse("it is not on the list of operators that only compute on tensors (docs/operators.md)");
   }
   const int generator = generator_argument(call.op);
   if (generator >= 0 && call.originals[generator].isGenerator() &&
@@ -139,8 +165,9 @@ void Recorder::check_may_record(Call& call) {
   call.factory = takes_no_tensor(call.arguments()) && !is_random(call.op);
 }
 
-// Finds the memory behind each argument, and whether the step may do with it what it is about to.
-void Recorder::note_memories(Call& call) {
+// Finds the memory behind each argument, and rejects the call if the step may not use that memory,
+// or may not write to it.
+void Recorder::resolve_memories(Call& call) {
   for (size_t i = 0; i < call.originals.size(); ++i) {
     const bool writes = std::ranges::find(call.written, static_cast<int>(i)) != call.written.end();
     for_each_tensor(call.originals[i], [&](const at::Tensor& tensor) {
@@ -151,7 +178,7 @@ void Recorder::note_memories(Call& call) {
             "it uses the gradient that an earlier step left in '.grad'. Call zero_grad() before "
             "backward(), or use optimizer.minimize(loss)");
       }
-      settle_hidden_write(*memory, tensor);
+      handle_hidden_write(*memory, tensor);
       auto& list = writes ? call.written_memories : call.read_memories;
       if (std::ranges::find(list, memory) == list.end()) {
         list.push_back(memory);
@@ -170,6 +197,8 @@ void Recorder::note_memories(Call& call) {
       }
     });
   }
+  // Memory that is written through one argument may change under another argument that reads it, so
+  // it is not checked for unexpected writes.
   for (size_t i = call.read_memories.size(); i-- > 0;) {
     const auto& written = call.written_memories;
     if (std::ranges::find(written, call.read_memories[i]) == written.end()) continue;
@@ -178,6 +207,7 @@ void Recorder::note_memories(Call& call) {
   }
 }
 
+// Writes the arguments into the node.
 void Recorder::encode(Call& call) {
   call.node.set_op(current_op_);
   const int generator = generator_argument(call.op);
@@ -192,6 +222,9 @@ void Recorder::encode(Call& call) {
   }
 }
 
+// Runs the kernel. Replaces variables by their scratch copies on the stack before it, and notes
+// what check_writes() and record_results() compare with after it. enforce() and trim_results() do
+// here what they do in a replay, so that both see the same layouts of tensors.
 void Recorder::execute(Call& call, c10::DispatchKeySet keys) {
   torch::jit::Stack& stack = *call.stack;
   const size_t first = stack.size() - call.originals.size();
@@ -238,7 +271,7 @@ void Recorder::execute(Call& call, c10::DispatchKeySet keys) {
   } catch (const Error& error) {
     refuse(error.message());
   }
-  // Held past the call: a kernel that drops its last argument must not free what is looked at.
+  // Keeps the arguments alive, since they are looked at after the kernel has popped them.
   const std::vector<c10::IValue> held(stack.begin() + first, stack.end());
   std::optional<BorrowDefaultGenerator> borrow;
   if (is_random(call.op) && generator < 0) borrow.emplace(generator_);
@@ -262,7 +295,8 @@ void Recorder::execute(Call& call, c10::DispatchKeySet keys) {
   }
 }
 
-// Did the kernel write what its schema says, and nothing else?
+// Verifies that the kernel wrote only to arguments that its schema marks as written, and updates
+// the fingerprints of the memory that it wrote.
 void Recorder::check_writes(Call& call) {
   for (size_t i = 0; i < call.read_memories.size(); ++i) {
     const auto storage = call.read_memories[i]->storage->lock();
@@ -280,11 +314,14 @@ void Recorder::check_writes(Call& call) {
   }
 }
 
-void Recorder::name_results(Call& call) {
+// Adds the results to the graph and completes the node. Results that are scratch copies of
+// variables are replaced by the variables themselves: the step must go on with the tensors that it
+// knows.
+void Recorder::record_results(Call& call) {
   torch::jit::Stack& stack = *call.stack;
   const size_t count = call.op.schema().returns().size();
   const size_t first = stack.size() - count;
-  // Added before its results, which name it as their maker.
+  // The node is added before its results, which refer to it by its index.
   proto::Node* node = builder_.add_node("");
   for (size_t i = 0; i < count; ++i) {
     c10::IValue& result = stack[first + i];
@@ -293,7 +330,7 @@ void Recorder::name_results(Call& call) {
     for_each_tensor(result, [&](const at::Tensor& tensor) { check_alias(call, i, tensor); });
     if (result.isTensor()) {
       int64_t value = -1;
-      if (name_result(result.toTensor(), call, &value)) {
+      if (add_result_value(result.toTensor(), call, &value)) {
         named->set_value(static_cast<uint32_t>(value));
         call.made_value = true;
       }
@@ -303,14 +340,15 @@ void Recorder::name_results(Call& call) {
     } else if (result.isTensorList()) {
       for (const at::Tensor& tensor : result.toTensorVector()) {
         int64_t value = -1;
-        call.made_value |= name_result(tensor, call, &value);
+        call.made_value |= add_result_value(tensor, call, &value);
         named->mutable_values()->add_ids(value);
       }
     } else {
-      refuse("it gives a number to the program, which would hold for this step only");
+      refuse("it returns a number to the program, and that number holds for this step only");
     }
   }
-  // A view that is known already (detach, alias, a view of the same shape) is no node at all.
+  // An operator whose results are all known values (detach, alias, a view of the same shape) and
+  // that writes nothing needs no node.
   if (!call.made_value && call.written.empty() && count > 0 && !is_random(call.op)) {
     builder_.drop_last_node();
     return;
@@ -324,14 +362,14 @@ void Recorder::name_results(Call& call) {
   }
 }
 
-// Does the result share memory with arguments as the plan will assume, and with no others?
+// Rejects a result that shares memory with known tensors in a way that the plan does not expect.
 void Recorder::check_alias(const Call& call, size_t result, const at::Tensor& tensor) {
   const Memory* memory = tensor.has_storage() ? table_.find(tensor) : nullptr;
   if (memory == nullptr) return;
   for (size_t i = 0; i < call.originals.size(); ++i) {
     bool same = false;
     for_each_tensor(call.originals[i], [&](const at::Tensor& argument) {
-      // A sparse tensor may share any of its pieces.
+      // A sparse argument may share its indices or its values.
       same |= !argument.has_storage() || table_.find(argument) == memory;
     });
     if (same && may_share_memory(call.op, i, result)) return;
@@ -339,12 +377,14 @@ void Recorder::check_alias(const Call& call, size_t result, const at::Tensor& te
   refuse("its result shares memory with an argument, which its schema does not declare");
 }
 
-// True when the tensor is a new value.
-bool Recorder::name_result(const at::Tensor& tensor, const Call& call, int64_t* value) {
+// Adds a result as a value of the graph. Returns true and sets `*value` if the tensor is a new
+// value; returns false if it is undefined or already known.
+bool Recorder::add_result_value(const at::Tensor& tensor, const Call& call, int64_t* value) {
   if (!tensor.defined()) return false;
   if (tensor.is_sparse()) {
     if (table_.find_sparse(tensor)) return false;
-    // Written in place it is another tensor inside, and the same value.
+    // A sparse tensor that was written in place has other indices and values inside, but remains
+    // the same value.
     for (int i : call.written) {
       if (call.originals[i].isTensor() && call.originals[i].toTensor().is_same(tensor)) {
         table_.set_sparse(tensor, call.node.arguments(i).value());
@@ -372,6 +412,8 @@ bool Recorder::name_result(const at::Tensor& tensor, const Call& call, int64_t* 
   return true;
 }
 
+// Adds to the node what explanations and the placer need: scope, module, device, and for a node of
+// the backward pass the forward node that it differentiates.
 void Recorder::annotate(Call& call) {
   call.node.set_scope(builder_.scope(absl::StrJoin(scope_stack(), "/")));
   for (const auto* memories : {&call.read_memories, &call.written_memories}) {
@@ -379,8 +421,9 @@ void Recorder::annotate(Call& call) {
       if (call.node.module() == 0) call.node.set_module(builder_.scope(module_of(*memory)));
     }
   }
-  // Autograd numbers its functions; the function made last before this kernel ran differentiates
-  // this node, and one that is being evaluated tells whose gradient the node is part of.
+  // Autograd gives each of its functions a sequence number. In the forward pass, a function that
+  // was made since the last operator differentiates this node. In the backward pass, the function
+  // being evaluated leads back to the forward node by its number.
   const int index = builder_.nodes() - 1;
   call.node.set_in_backward(torch::autograd::get_current_graph_task_id() != -1);
   request_device(call.node);
@@ -408,6 +451,7 @@ void Recorder::request_device(proto::Node& node) {
   node.set_device_reason(builder_.scope(request.scopes));
 }
 
+// Returns the path of the module that a variable belongs to: "fc1" for "fc1.weight".
 std::string Recorder::module_of(const Memory& memory) const {
   if (memory.origin != MemoryOrigin::kVariable) return "";
   const std::string& name = variables_[memory.index].record->name;

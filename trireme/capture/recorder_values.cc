@@ -1,5 +1,11 @@
-// Which memory a tensor of the step lies in, and which value of the graph it is. Identity is the
-// storage and how it is seen, never the tensor object: see value_table.h.
+// Decides which value of the graph a tensor of the step is. A tensor is identified by its memory
+// and by its geometry in that memory, never by the tensor object (see value_table.h).
+//
+// Memory that the recorder has not seen before comes from outside of the step. If it belongs to a
+// variable, the variable is added to the graph, and kernels work on a scratch copy of it from then
+// on (adopt_variable, substitute). Any other tensor becomes a constant (adopt_external). Memory
+// that is known but seen with a new geometry gets an as_strided node, since no operator announced
+// the view.
 #include <ATen/ops/as_strided.h>
 
 #include "absl/strings/str_cat.h"
@@ -25,13 +31,14 @@ uint32_t Recorder::value_in(Memory& memory, const at::Tensor& tensor) {
   const Geometry geometry = table_.geometry_of(tensor);
   if (const auto value = ValueTable::lookup(memory, geometry)) return *value;
   if (memory.origin == MemoryOrigin::kExternal) {
-    // Nobody writes to it, so each of its views is a constant of its own.
+    // Writes to it are rejected, so each view of it can be a constant of its own.
     const uint32_t value =
         builder_.add_constant(scratch_copy(tensor).detach(), geometry.wrapped_number);
     memory.values.emplace_back(geometry, value);
     return value;
   }
-  // Known memory seen in a new way, which no operator told of: `.data()`, or what autograd saved.
+  // The view was made without an operator: by `.data()`, or by autograd when it saved a tensor.
+  // Express it as a view of any plain value in the same memory.
   for (const auto& [known, base] : memory.values) {
     if (known.dtype != geometry.dtype || known.conjugate || known.negative ||
         known.wrapped_number || geometry.conjugate || geometry.negative ||
@@ -52,8 +59,7 @@ uint32_t Recorder::value_in(Memory& memory, const at::Tensor& tensor) {
     return value;
   }
   refuse(
-      "one of its arguments is a view of known memory with another dtype, which no operator "
-      "made");
+      "one of its arguments views known memory as another dtype, and no operator made that view");
 }
 
 Memory& Recorder::memory_of(const at::Tensor& tensor) {
@@ -62,12 +68,15 @@ Memory& Recorder::memory_of(const at::Tensor& tensor) {
   return found == variable_storages_.end() ? adopt_external(tensor) : adopt_variable(found->second);
 }
 
+// Adds a variable to the graph when the step first uses it. Makes two copies of its contents: one
+// that kernels change, and one that stays as the starting point for check_replay().
 Memory& Recorder::adopt_variable(const std::shared_ptr<VariableRecord>& record) {
   const at::Tensor& live = record->tensor;
   if (const auto other = sharing_.find(record->name); other != sharing_.end()) {
-    refuse(absl::StrCat("variables '", other->first, "' and '", other->second,
-                        "' share memory; make one of them a view that the function takes of the "
-                        "other"));
+    refuse(absl::StrCat(
+        "variables '", other->first, "' and '", other->second,
+        "' share memory; keep one of them as a variable, and take the other as a view of "
+        "it inside of the function"));
   }
   VariableUse use{record,
                   scratch_copy(live),
@@ -95,6 +104,9 @@ Memory& Recorder::adopt_variable(const std::shared_ptr<VariableRecord>& record) 
   return memory;
 }
 
+// Adds the memory of a tensor from outside of the step, which becomes a constant. Its version
+// counter is kept, so that the graph is captured again once the program has written to the tensor.
+// Tensors made in inference mode have no version counter; writes to them go unnoticed.
 Memory& Recorder::adopt_external(const at::Tensor& tensor) {
   if (tensor.requires_grad()) {
     refuse(
@@ -111,9 +123,11 @@ Memory& Recorder::adopt_external(const at::Tensor& tensor) {
   return memory;
 }
 
-// Memory whose bytes changed since an operator last wrote it was written by the program itself:
-// `torch::tensor(vector)`, an accessor.
-void Recorder::settle_hidden_write(Memory& memory, const at::Tensor& tensor) {
+// Detects that the program wrote to memory without an operator: its bytes have changed since an
+// operator last wrote to it. That is normal for a tensor that was just made and is then filled by
+// hand, by torch::tensor(vector) or through an accessor; its contents become a constant. Any other
+// such write is rejected.
+void Recorder::handle_hidden_write(Memory& memory, const at::Tensor& tensor) {
   const auto storage = memory.storage->lock();
   if (!storage || memory.origin == MemoryOrigin::kVariable) return;
   const uint64_t now = fingerprint(*storage);
@@ -123,7 +137,6 @@ void Recorder::settle_hidden_write(Memory& memory, const at::Tensor& tensor) {
         "one of its arguments was written without an operator (through data_ptr or an "
         "accessor), which a replay cannot repeat");
   }
-  // Made from nothing and then filled by the program: what it was filled with is a constant.
   const Geometry& base = memory.values.front().first;
   const at::Tensor whole =
       at::as_strided(tensor.detach(), base.sizes, base.strides,
@@ -135,7 +148,8 @@ void Recorder::settle_hidden_write(Memory& memory, const at::Tensor& tensor) {
   memory.fingerprint = now;
 }
 
-// Kernels see a variable's scratch copy where the step passed the variable.
+// Returns the tensor that kernels see in place of `tensor`: for a variable, or a view of one, the
+// same view of its scratch copy; otherwise `tensor` itself.
 at::Tensor Recorder::substitute(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return tensor;
   const Memory* memory = table_.find(tensor);
@@ -145,7 +159,8 @@ at::Tensor Recorder::substitute(const at::Tensor& tensor) {
   const int64_t offset =
       table_.geometry_of(tensor).offset / static_cast<int64_t>(tensor.dtype().itemsize());
   if (tensor.scalar_type() != use.scratch.scalar_type()) {
-    refuse(absl::StrCat("it sees variable '", use.record->name, "' as another dtype"));
+    refuse(absl::StrCat("it reads the memory of variable '", use.record->name,
+                        "' as another dtype; convert it with to()"));
   }
   return at::as_strided(use.scratch, tensor.sizes(), tensor.strides(), offset);
 }

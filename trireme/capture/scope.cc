@@ -1,5 +1,7 @@
 #include "trireme/capture/scope.h"
 
+#include "trireme/capture/scope_stack.h"
+
 namespace trireme {
 namespace {
 

@@ -1,25 +1,22 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 namespace trireme {
 
-// Names a part of a step. Operators captured inside carry the name into explanations, traces and
-// errors; scopes nest. Belongs to the thread that made it.
+// Names a part of a step while it lives. Operators that are captured in it carry the name into
+// explanations, traces and errors. Scopes nest. Affects only the thread that made it.
+//
+//   tr::Scope scope("loss");
 class Scope {
  public:
+  // Begins the part with this name.
   explicit Scope(const std::string& name);
+  // Ends the part.
   ~Scope();
 
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 };
 
-namespace internal {
-
-// The names of the calling thread's scopes, the outermost first.
-const std::vector<std::string>& scope_stack();
-
-}  // namespace internal
 }  // namespace trireme

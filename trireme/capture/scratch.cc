@@ -11,6 +11,7 @@
 namespace trireme::internal {
 namespace {
 
+// Returns the number of elements from the first to the last one in memory, gaps included.
 int64_t extent(const at::Tensor& tensor) {
   int64_t last = 0;
   for (int64_t i = 0; i < tensor.dim(); ++i) {
@@ -20,7 +21,7 @@ int64_t extent(const at::Tensor& tensor) {
   return last + 1;
 }
 
-// The memory that the copy covers, as one row.
+// Returns the memory that the copy covers as a one-dimensional tensor.
 at::Tensor row_of(const at::Tensor& copy) {
   return at::as_strided(copy, {extent(copy)}, {1}, copy.storage_offset());
 }
@@ -32,7 +33,7 @@ at::Tensor scratch_copy(const at::Tensor& tensor) {
   const at::Tensor source = tensor.detach();
   const at::Tensor row = at::empty({extent(source)}, source.options());
   if (row.numel() == 0) {
-    // There is nothing to copy, and no memory to copy it to.
+    // An empty tensor has no memory to copy.
   } else if (source.device().is_cpu()) {
     std::memcpy(row.mutable_data_ptr(), source.const_data_ptr(),
                 row.numel() * row.dtype().itemsize());
@@ -40,7 +41,7 @@ at::Tensor scratch_copy(const at::Tensor& tensor) {
     row.copy_(row_of(source));
   }
   at::Tensor copy = at::as_strided(row, source.sizes(), source.strides(), 0);
-  // A tensor in its own right: a view would refuse to change its need for gradients.
+  // LibTorch does not let requires_grad_() change a view, so detach from `row`.
   copy = copy.detach();
   copy.requires_grad_(tensor.requires_grad());
   return copy;
@@ -52,7 +53,7 @@ void perturb_argument(at::Tensor& copy, int perturbation) {
   at::Tensor row = row_of(copy.detach());
   row.copy_(perturbation == 1 ? at::roll(row, {1}, {0}) : at::flip(row, {0}));
   if (copy.is_floating_point() || copy.is_complex()) {
-    // Turned around as well, so that comparisons of elements, and with zero, come out otherwise.
+    // Flipping the sign and the order changes comparisons with zero and between elements.
     row.mul_(perturbation == 1 ? 63.0 / 64.0 : -1.0);
   } else if (copy.scalar_type() != at::kBool && row.min().equal(row.max())) {
     row.add_(perturbation);

@@ -1,3 +1,17 @@
+// How a capture checks itself. A graph can be wrong in two ways that no single operator shows:
+//
+// - The program computed a number in C++ (a counter, a value read through data_ptr) and the graph
+//   holds it as a constant. So the step is captured again, on perturbed arguments and variables.
+//   The graphs must be equal, constants included. There are two perturbations, because one may
+//   happen to leave a comparison in the program as it was; both also run the program again, which
+//   finds counters.
+// - Memory was read or written without an operator. So the plan is replayed from the state in which
+//   each capture started, and must give the same outputs and variables. Uninitialised memory is
+//   poisoned in these replays, so that a read of it shows.
+//
+// A step need not accept perturbed numbers: an index may be out of range. If it throws on the first
+// perturbation, it is captured again on the original numbers instead; if it throws on the second,
+// that check is skipped.
 #include "trireme/capture/self_check.h"
 
 #include <ATen/ops/isnan.h>
@@ -9,12 +23,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
-#include "trireme/exec/random.h"
 #include "trireme/exec/replay.h"
+#include "trireme/exec/step_generator.h"
 
 namespace trireme::internal {
 namespace {
 
+// Returns the error for a difference between two captures of one function.
 absl::Status differs(const proto::GraphDef& def, const std::string& how) {
   return make_status(
       ErrorCode::kFailedPrecondition,
@@ -29,7 +44,7 @@ bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
   return std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
-// Which value is the constant, and who uses it first.
+// Returns a description of the first operator that uses a constant; "an output" if none does.
 std::string first_user(const proto::GraphDef& def, int constant) {
   for (int i = 0; i < def.nodes_size(); ++i) {
     for (const auto& argument : def.nodes(i).arguments()) {
@@ -45,14 +60,15 @@ std::string first_user(const proto::GraphDef& def, int constant) {
   return "an output";
 }
 
-// A step need not work on other numbers: an index is out of range, an argument outside of what a
-// loss allows. Then the same numbers again still find counters.
+// Captures on perturbed numbers. If the step throws on them, captures on the original numbers for
+// perturbation 1, which still finds counters, and returns nullopt for perturbation 2. Sets
+// `options.perturbation` to the one that was used.
 std::optional<Captured> capture_again(const StepBody& step, const std::vector<at::Tensor>& inputs,
                                       CaptureOptions& options) {
   try {
     return capture(step, inputs, options);
   } catch (const Error&) {
-    throw;
+    throw;  // the recorder rejected the step
   } catch (const std::exception&) {
     if (options.perturbation != 1) return std::nullopt;
     options.perturbation = 0;
@@ -60,31 +76,32 @@ std::optional<Captured> capture_again(const StepBody& step, const std::vector<at
   }
 }
 
+// Compares the graphs node by node. Returns an error that names the first difference.
 absl::Status compare_nodes(const proto::GraphDef& a, const proto::GraphDef& b) {
   for (int i = 0; i < std::min(a.nodes_size(), b.nodes_size()); ++i) {
     const proto::Node &x = a.nodes(i), &y = b.nodes(i);
     if (x.SerializeAsString() == y.SerializeAsString()) continue;
     if (x.op() != y.op()) {
-      return differs(a, absl::StrCat("captured twice, node ", i, " is operator '", x.op(),
-                                     "' once and '", y.op(), "' the other time"));
+      return differs(a, absl::StrCat("two captures differ: node ", i, " is operator '", x.op(),
+                                     "' in the first and '", y.op(), "' in the second"));
     }
     for (int j = 0; j < x.arguments_size(); ++j) {
       const std::string before = format_argument(x.arguments(j)),
                         after = format_argument(y.arguments(j));
       if (before != after) {
-        return differs(
-            a, absl::StrCat("captured twice, argument ", j, " of operator '", x.op(), "' (node ", i,
-                            ") is ", before, " once and ", after, " the other time"));
+        return differs(a, absl::StrCat("two captures differ: argument ", j, " of operator '",
+                                       x.op(), "' (node ", i, ") is ", before, " in the first and ",
+                                       after, " in the second"));
       }
     }
-    return differs(a,
-                   absl::StrCat("captured twice, operator '", x.op(), "' (node ", i, ") differs"));
+    return differs(a, absl::StrCat("two captures differ: operator '", x.op(), "' (node ", i,
+                                   ") is not the same"));
   }
   if (a.nodes_size() != b.nodes_size()) {
     const proto::GraphDef& longer = a.nodes_size() > b.nodes_size() ? a : b;
     return differs(
-        a, absl::StrCat("captured twice, it has ", a.nodes_size(), " nodes once and ",
-                        b.nodes_size(), " the other time, from operator '",
+        a, absl::StrCat("two captures differ: the first has ", a.nodes_size(),
+                        " nodes, the second ", b.nodes_size(), ", from operator '",
                         longer.nodes(std::min(a.nodes_size(), b.nodes_size())).op(), "' on"));
   }
   return absl::OkStatus();
@@ -98,19 +115,19 @@ absl::Status check_equal_captures(const Captured& first, const Captured& second)
   const size_t constants = std::min(first.graph->constants.size(), second.graph->constants.size());
   for (size_t i = 0; i < constants; ++i) {
     if (same_bytes(first.graph->constants[i], second.graph->constants[i])) continue;
-    return differs(
-        a, absl::StrCat("captured twice, a constant of ", first_user(a, i), " has other contents"));
+    return differs(a, absl::StrCat("two captures differ: a constant of ", first_user(a, i),
+                                   " has other contents in the second"));
   }
   if (first.variables != second.variables) {
-    return differs(a, "captured twice, it uses other variables");
+    return differs(a, "two captures differ: the second uses other variables");
   }
   for (int i = 0; i < std::min(a.values_size(), b.values_size()); ++i) {
     if (a.values(i).SerializeAsString() == b.values(i).SerializeAsString()) continue;
-    return differs(
-        a, absl::StrCat("captured twice, value ", i, " has another shape, dtype or origin"));
+    return differs(a, absl::StrCat("two captures differ: value ", i,
+                                   " has another shape, dtype or origin in the second"));
   }
   if (a.SerializeAsString() != b.SerializeAsString()) {
-    return differs(a, "captured twice, the two graphs differ");
+    return differs(a, "two captures differ");
   }
   return absl::OkStatus();
 }
@@ -126,7 +143,7 @@ bool nearly_equal(const at::Tensor& a, const at::Tensor& b) {
   if (!nan.equal(at::isnan(y))) return false;
   x = at::where(nan, at::zeros_like(x), x);
   y = at::where(nan, at::zeros_like(y), y);
-  // Equal infinities give NaN in a difference.
+  // Infinity minus infinity is NaN, so equal elements are left out of the difference.
   const at::Tensor difference = at::where(x.eq(y), at::zeros_like(x), x.sub(y)).norm();
   const bool wide = a.scalar_type() == at::kDouble || a.scalar_type() == at::kComplexDouble;
   const bool narrow = a.dtype().itemsize() <= 2;
@@ -147,9 +164,9 @@ absl::Status check_replay(const Plan& plan, const Captured& captured,
   const auto wrong = [&](const std::string& what) {
     return make_status(
         ErrorCode::kFailedPrecondition,
-        absl::StrCat("function '", def.name(), "' cannot be captured: replayed, ", what,
-                     " differs from the captured run. Something in it writes or "
-                     "reads memory that no operator tells of"));
+        absl::StrCat("function '", def.name(), "' cannot be captured: in a replay, ", what,
+                     " differs from the captured run. Something in the function reads or writes "
+                     "memory without an operator (through data_ptr or an accessor)"));
   };
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!nearly_equal(outputs[i], captured.outputs[i])) return wrong(absl::StrCat("output ", i));
@@ -177,7 +194,7 @@ CheckedCapture capture_and_check(const StepBody& step, const std::vector<at::Ten
       throw_if_error(check_replay(*result.plan, *again, other));
     }
   }
-  // Only what replays need is kept.
+  // The tensors of the captured run served the checks only.
   result.captured.inputs.clear();
   result.captured.outputs.clear();
   result.captured.variables_before.clear();

@@ -6,25 +6,32 @@
 #include "absl/status/status.h"
 #include "trireme/capture/capture.h"
 
-// How a capture convinces itself that its graph is the step.
+// Checks that a captured graph does what the step does.
 namespace trireme::internal {
 
-// Equal graphs, constants included. The error names the first operator that differs and how.
+// Returns an error if the two graphs differ, constants included. It names the first operator that
+// differs, and how.
 absl::Status check_equal_captures(const Captured& first, const Captured& second);
 
-// Replays a captured graph from where its capture started and compares outputs and variables.
+// Replays a captured graph from the state in which its capture started. Returns an error if outputs
+// or variables differ from those of the captured run.
 absl::Status check_replay(const Plan& plan, const Captured& captured,
                           const CaptureOptions& options);
 
-// The same numbers, up to the rounding of sums whose order a parallel kernel does not fix.
+// Returns true if both tensors hold the same numbers, up to rounding: parallel kernels do not fix
+// the order in which they add.
 bool nearly_equal(const at::Tensor& a, const at::Tensor& b);
 
-// Captures with all checks: again on other numbers, twice, and replays each from where it started.
-// Throws Error. Costs about ten runs of the step, once.
+// A captured graph and the plan that it compiles to. Arguments, results and contents of variables
+// of the captured run are no longer in it.
 struct CheckedCapture {
   Captured captured;
   std::shared_ptr<const Plan> plan;
 };
+// Captures a step and compiles its graph. If `check` is true, it also captures the step twice more
+// on other numbers, compares the graphs, and replays the graph on the numbers of each capture. That
+// is three runs of the step and three replays in all, and one run more if the step throws on other
+// numbers. Throws Error if the step cannot be captured or a check fails.
 CheckedCapture capture_and_check(const StepBody& step, const std::vector<at::Tensor>& inputs,
                                  const CaptureOptions& options, bool check);
 

@@ -26,7 +26,9 @@ Memory& ValueTable::add(const at::Tensor& tensor, MemoryOrigin origin, size_t in
 
 void ValueTable::alias(const at::Tensor& tensor, Memory& memory) {
   memory.storage = tensor.storage().getWeakStorageImpl();
-  // A result's base is its storage; of what comes from outside only the tensor itself is known.
+  // Geometries of a result count from the start of its storage. A tensor from outside may be part
+  // of a larger storage, while its scratch copy starts at offset 0. Both must have the same
+  // geometry, so geometries count from the tensor.
   const bool whole = memory.origin == MemoryOrigin::kResult;
   memory.base =
       whole ? 0 : tensor.storage_offset() * static_cast<int64_t>(tensor.dtype().itemsize());

@@ -17,33 +17,35 @@ struct VariableRecord;
 
 using VariableRecords = std::vector<std::shared_ptr<VariableRecord>>;
 
-// Where variables live that are neither in the program's memory nor on one device: parameter
-// servers (ps/). What the program holds of such a variable is what it started from. Errors are
-// thrown. Thread-safe.
+// Stores variables outside of the program: on parameter servers (ps/). The program's own tensor of
+// such a variable keeps the initial contents. All functions throw Error if they fail. Thread-safe.
 class VariableBackend {
  public:
   virtual ~VariableBackend() = default;
 
-  // A variable was made that lives here, beginning with what its tensor holds.
+  // Takes over a new variable. Its tensor holds the initial contents.
   virtual void adopt(const std::shared_ptr<VariableRecord>& variable) = 0;
-  // The tasks of its shards, in order.
+  // Returns the devices of the variable's shards, in order.
   virtual std::vector<std::string> devices(const VariableRecord& variable) = 0;
 
+  // Fetches the contents of a variable.
   virtual at::Tensor read(const VariableRecord& variable) = 0;
+  // Assigns `value` to a variable, or adds it.
   enum class Change { kAssign, kAdd };
   virtual void change(const VariableRecord& variable, Change change, const at::Tensor& value) = 0;
 
-  // Gradients of these are for this rule (optim/update_rule.h) from now on.
+  // Makes `rule` (optim/update_rule.h) the rule that gradients of these variables are applied with.
   virtual void set_optimizer(const VariableRecords& variables, const std::string& rule,
                              const std::map<std::string, double>& options) = 0;
+  // Applies one gradient to each variable, at the learning rate `lr`.
   virtual void push_gradients(const VariableRecords& variables,
                               const std::vector<at::Tensor>& gradients, double lr) = 0;
 
-  // Runs a captured step some of whose variables live here.
+  // Runs a captured step that uses variables of this backend, and returns its results.
   virtual std::vector<at::Tensor> run(const FunctionStep& step, const StepOptions& options) = 0;
 };
 
-// Variables that its thread makes inside of it live there.
+// While it lives, the variables that the calling thread makes are placed in `backend`. Scopes nest.
 class BackendScope {
  public:
   explicit BackendScope(std::shared_ptr<VariableBackend> backend);
@@ -53,10 +55,11 @@ class BackendScope {
   BackendScope& operator=(const BackendScope&) = delete;
 };
 
-// Of the innermost scope; null: the program itself.
+// Returns the backend of the calling thread's innermost scope; null for the program itself.
 const std::shared_ptr<VariableBackend>& current_backend();
 
-// In a captured step: the gradient is for the variable's optimizer, at this learning rate.
+// Records in the graph of a step under capture that `gradient` goes to the optimizer of `variable`,
+// at the learning rate `lr`.
 void record_gradient(const at::Tensor& variable, const at::Tensor& gradient, const at::Tensor& lr);
 
 }  // namespace internal

@@ -1,3 +1,10 @@
+// The registry finds variables by tensor and by name through weak references. A variable made by
+// the program lives as long as its handles (tr::Variable). The parameters of a module have no
+// handle that anybody keeps, so the registry holds their records itself, and releases a record once
+// it holds the last reference to both the record and the tensor: then the module is gone. It looks
+// for such records lazily, when all variables are listed or a name is taken.
+//
+// Records are destroyed, and backends called, without the lock, since both may take long.
 #include "trireme/capture/variable_registry.h"
 
 #include <unordered_map>
@@ -5,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/mutex.h"
+#include "trireme/capture/device_request.h"
 #include "trireme/capture/device_scope.h"
 #include "trireme/capture/variable_backend.h"
 
@@ -18,14 +26,14 @@ class Registry {
     return *registry;
   }
 
-  std::shared_ptr<VariableRecord> add(NewVariable variable, bool owned_elsewhere, bool* made) {
-    Forgotten forgotten;
+  std::shared_ptr<VariableRecord> add(NewVariable variable, bool externally_owned, bool* made) {
+    ReleasedRecords released;
     MutexLock lock(mutex_);
     std::shared_ptr<VariableRecord> record =
         by_tensor_[variable.tensor.unsafeGetTensorImpl()].lock();
     *made = record == nullptr;
     if (*made) {
-      if (!by_name_[variable.name].expired()) forgotten = drop_forgotten();
+      if (!by_name_[variable.name].expired()) released = remove_released();
       record = std::make_shared<VariableRecord>();
       record->name = variable.name;
       for (int i = 1; !by_name_[record->name].expired(); ++i) {
@@ -36,7 +44,7 @@ class Registry {
       record->aggregation = variable.aggregation;
       record->slot_of = std::move(variable.slot_of);
       if (record->slot_of.empty() && !variable.in_program) record->backend = current_backend();
-      // An optimizer's state is where its variable is.
+      // An optimizer's state has no device of its own; it is placed with its variable.
       if (record->slot_of.empty() && record->backend == nullptr) {
         const DeviceRequest request = requested_device(
             {.is_variable = true, .name = record->name, .bytes = record->tensor.nbytes()});
@@ -46,7 +54,7 @@ class Registry {
       by_name_[record->name] = record;
       by_tensor_[record->tensor.unsafeGetTensorImpl()] = record;
     }
-    if (owned_elsewhere) kept_.insert(record);
+    if (externally_owned) kept_.insert(record);
     return record;
   }
 
@@ -57,9 +65,9 @@ class Registry {
   }
 
   std::vector<std::shared_ptr<VariableRecord>> all() {
-    Forgotten forgotten;
+    ReleasedRecords released;
     MutexLock lock(mutex_);
-    forgotten = drop_forgotten();
+    released = remove_released();
     std::vector<std::shared_ptr<VariableRecord>> result;
     for (const auto& [name, weak] : by_name_) {
       if (auto record = weak.lock()) result.push_back(std::move(record));
@@ -68,36 +76,39 @@ class Registry {
   }
 
  private:
-  // To be destroyed without the lock: with the last of its variables a backend ends, which takes
-  // time.
-  using Forgotten = std::vector<std::shared_ptr<VariableRecord>>;
+  // Declared before the lock in each function, so that it is destroyed after the lock is released:
+  // a backend may be destroyed with its last variable, which takes time.
+  using ReleasedRecords = std::vector<std::shared_ptr<VariableRecord>>;
 
-  // Removes variables whose handles, or whose modules, are gone: nobody else holds them.
-  Forgotten drop_forgotten() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    Forgotten forgotten;
+  // Removes the variables whose handles, or whose modules, are gone. Returns the records that the
+  // registry held itself.
+  ReleasedRecords remove_released() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    ReleasedRecords released;
     for (const auto& record : kept_) {
-      if (record->tensor.use_count() == 1 && record.use_count() == 1) forgotten.push_back(record);
+      if (record->tensor.use_count() == 1 && record.use_count() == 1) released.push_back(record);
     }
-    for (const auto& record : forgotten) {
+    for (const auto& record : released) {
       kept_.erase(record);
       by_name_.erase(record->name);
       by_tensor_.erase(record->tensor.unsafeGetTensorImpl());
     }
     std::erase_if(by_name_, [](const auto& entry) { return entry.second.expired(); });
     std::erase_if(by_tensor_, [](const auto& entry) { return entry.second.expired(); });
-    return forgotten;
+    return released;
   }
 
   Mutex mutex_;
-  // A record holds its tensor, so that an address stands for one tensor while the record lives.
+  // A record holds its tensor, so an address means one tensor as long as the record lives.
   std::unordered_map<const void*, std::weak_ptr<VariableRecord>> by_tensor_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<std::string, std::weak_ptr<VariableRecord>> by_name_ ABSL_GUARDED_BY(mutex_);
+  // Records of externally owned tensors.
   std::unordered_set<std::shared_ptr<VariableRecord>> kept_ ABSL_GUARDED_BY(mutex_);
 };
 
-std::shared_ptr<VariableRecord> add(NewVariable variable, bool owned_elsewhere) {
+// Adds a variable and tells its backend about it, outside of the registry's lock.
+std::shared_ptr<VariableRecord> add(NewVariable variable, bool externally_owned) {
   bool made;
-  auto record = Registry::instance().add(std::move(variable), owned_elsewhere, &made);
+  auto record = Registry::instance().add(std::move(variable), externally_owned, &made);
   if (made && record->backend != nullptr) record->backend->adopt(record);
   return record;
 }
@@ -109,11 +120,11 @@ bool VariableRecord::is_remote() const {
 }
 
 std::shared_ptr<VariableRecord> add_variable(NewVariable variable) {
-  return add(std::move(variable), /*owned_elsewhere=*/false);
+  return add(std::move(variable), /*externally_owned=*/false);
 }
 
-std::shared_ptr<VariableRecord> add_owned_elsewhere(NewVariable variable) {
-  return add(std::move(variable), /*owned_elsewhere=*/true);
+std::shared_ptr<VariableRecord> add_externally_owned(NewVariable variable) {
+  return add(std::move(variable), /*externally_owned=*/true);
 }
 
 std::shared_ptr<VariableRecord> find_variable(const at::Tensor& tensor) {

@@ -10,42 +10,52 @@
 
 #include "trireme/capture/aggregation.h"
 
-// Which tensors of this program are variables. A capture asks it once, at its start.
+// The process-wide registry of variables. A capture asks it once, at its start, which tensors of
+// the program are variables. All functions are thread-safe.
 namespace trireme::internal {
 
 class VariableBackend;
 
+// One variable. Everything except the tensor's contents, the backend's state and `replays` stays as
+// it was made.
 struct VariableRecord {
-  std::string name;
+  std::string name;  // unique among the live variables of the process
   at::Tensor tensor;
   bool trainable = true;
   Aggregation aggregation = Aggregation::kNone;
-  std::string slot_of;        // for an optimizer's state: the variable that it belongs to
-  std::string device;         // as far as the scopes that it was made in name it
-  std::string device_scopes;  // which they were
-  std::shared_ptr<VariableBackend> backend;  // null: the program, or the device
-  std::shared_ptr<void> backend_state;       // what the backend keeps with it
-  // Counts the replays that wrote it, so that a capture can tell their writes from hidden ones.
+  std::string slot_of;        // for an optimizer's state, the name of the variable it belongs to
+  std::string device;         // device named by the scopes in which it was made; empty for none
+  std::string device_scopes;  // names of those scopes, for explanations
+  std::shared_ptr<VariableBackend> backend;  // null if it lives in the program or on `device`
+  std::shared_ptr<void> backend_state;       // state that the backend keeps with it
+  // Number of replays that wrote it. A capture that runs meanwhile uses it to tell their writes
+  // from hidden writes of its own step.
   std::atomic<uint64_t> replays = 0;
 
-  bool is_remote() const;  // lives on a device of a task, not in the program
+  // Returns true if `device` names a job or a task, so that the variable lives outside of the
+  // program.
+  bool is_remote() const;
 };
 
+// Description of a variable to add. See VariableRecord for the fields.
 struct NewVariable {
-  std::string name;
+  std::string name;  // gets a suffix ("w_1") if the name is taken
   at::Tensor tensor;
   bool trainable = true;
   std::string slot_of;
-  bool in_program = false;  // whatever backend it is made in
+  bool in_program = false;  // true to keep it in the program, whatever BackendScope is around it
   Aggregation aggregation = Aggregation::kNone;
 };
 
-// Makes the tensor a variable, or finds the one that it is already. Thread-safe, as are all here.
+// Makes a tensor a variable, or returns the variable that it already is. It stays one as long as
+// the caller, or another holder, keeps the record.
 std::shared_ptr<VariableRecord> add_variable(NewVariable variable);
-// As above, and keeps it a variable for as long as anybody else holds the tensor: a module's
-// parameters and buffers.
-std::shared_ptr<VariableRecord> add_owned_elsewhere(NewVariable variable);
+// Like add_variable(), but the tensor stays a variable as long as anything else holds the tensor.
+// For the parameters and buffers of a module.
+std::shared_ptr<VariableRecord> add_externally_owned(NewVariable variable);
+// Returns the variable that a tensor is; null if it is not one.
 std::shared_ptr<VariableRecord> find_variable(const at::Tensor& tensor);
+// Returns all variables that are still held.
 std::vector<std::shared_ptr<VariableRecord>> live_variables();
 
 }  // namespace trireme::internal

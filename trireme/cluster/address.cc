@@ -9,7 +9,8 @@
 namespace trireme::internal {
 namespace {
 
-bool only(std::string_view text, std::string_view others) {
+// Returns true if the text has only letters, digits and characters of `others`.
+bool has_only(std::string_view text, std::string_view others) {
   for (const char c : text) {
     if (!absl::ascii_isalnum(c) && others.find(c) == others.npos) return false;
   }
@@ -19,28 +20,30 @@ bool only(std::string_view text, std::string_view others) {
 }  // namespace
 
 Address Address::parse(const std::string& text) {
-  const auto refuse_it = [&](const std::string& why) { refuse("address '" + text + "' " + why); };
-  if (text.find("://") != text.npos) refuse_it("has a scheme; write host:port alone");
+  const auto refuse_address = [&](const std::string& why) {
+    refuse("address '" + text + "' " + why);
+  };
+  if (text.find("://") != text.npos) refuse_address("has a scheme; write host:port alone");
 
   const std::string_view view = text;
   const bool bracketed = view.starts_with('[');
   const size_t close = view.find(']');
-  if (bracketed && close == view.npos) refuse_it("has no ']'; write it as [::1]:2222");
+  if (bracketed && close == view.npos) refuse_address("has no ']'; write it as [::1]:2222");
   const size_t colon = bracketed ? close + 1 : view.find(':');
-  if (colon >= view.size()) refuse_it("has no port; write host:port");
-  if (view[colon] != ':') refuse_it("has no ':' after the ']'; write it as [::1]:2222");
+  if (colon >= view.size()) refuse_address("has no port; write host:port");
+  if (view[colon] != ':') refuse_address("has no ':' after the ']'; write it as [::1]:2222");
   if (!bracketed && view.find(':', colon + 1) != view.npos) {
-    refuse_it("has more than one ':'; write an IPv6 host in brackets, as [::1]:2222");
+    refuse_address("has more than one ':'; write an IPv6 host in brackets, as [::1]:2222");
   }
 
   const std::string_view host = bracketed ? view.substr(1, close - 1) : view.substr(0, colon);
-  if (host.empty()) refuse_it("has no host; write host:port");
-  if (!only(host, bracketed ? ":.%-_" : ".-_")) {
-    refuse_it("has a host with characters that no host name has");
+  if (host.empty()) refuse_address("has no host; write host:port");
+  if (!has_only(host, bracketed ? ":.%-_" : ".-_")) {
+    refuse_address("has a host with characters that are not allowed in a host name");
   }
   const std::optional<int> port = parse_int(view.substr(colon + 1));
   if (!port || *port < 1 || *port > kMaxPort) {
-    refuse_it("has port '" + text.substr(colon + 1) + "'; a port is a number from 1 to 65535");
+    refuse_address("has port '" + text.substr(colon + 1) + "'; a port is a number from 1 to 65535");
   }
   return {to_lower(std::string(host)), *port};
 }

@@ -4,16 +4,17 @@
 
 namespace trireme::internal {
 
-// Where a server listens, written "host:port"; an IPv6 host stands in brackets: "[::1]:2222".
+// Address of a server, written "host:port". An IPv6 host is in brackets: "[::1]:2222".
 struct Address {
   std::string host;  // without brackets
   int port = 0;      // 1 to 65535
 
-  // Throws Error; its message begins with "address '...'".
+  // Throws Error if the text is malformed; the message begins with "address '...'". Converts the
+  // host to lower case, because host names are not case-sensitive.
   static Address parse(const std::string& text);
   std::string to_string() const;
 
-  // Host names do not tell case, so two spellings of one address are equal once parsed.
+  // Two spellings of one address that differ only in case are equal once parsed.
   bool operator==(const Address&) const = default;
 };
 

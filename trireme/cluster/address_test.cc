@@ -20,7 +20,7 @@ TEST(Address, KeepsIpv6InBrackets) {
   EXPECT_EQ(Address::parse("[fe80::1%eth0]:2222").to_string(), "[fe80::1%eth0]:2222");
 }
 
-TEST(Address, SaysWhatIsWrong) {
+TEST(Address, RejectsMalformedAddresses) {
   EXPECT_EQ(problem("b"), "address 'b' has no port; write host:port");
   EXPECT_EQ(problem(""), "address '' has no port; write host:port");
   EXPECT_EQ(problem("[::1]"), "address '[::1]' has no port; write host:port");
@@ -40,7 +40,7 @@ TEST(Address, SaysWhatIsWrong) {
   EXPECT_EQ(problem("grpc://b:2222"),
             "address 'grpc://b:2222' has a scheme; write host:port alone");
   EXPECT_EQ(problem("b c:2222"),
-            "address 'b c:2222' has a host with characters that no host name has");
+            "address 'b c:2222' has a host with characters that are not allowed in a host name");
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ std::string place(const std::string& job, int index) {
 
 std::string address_in(const nlohmann::json& value, const std::string& where) {
   if (!value.is_string()) {
-    refuse(absl::StrCat(where, ": ", value.dump(), " is no address; write \"host:port\""));
+    refuse(absl::StrCat(where, ": ", value.dump(), " is not a valid address; write \"host:port\""));
   }
   return value.get<std::string>();
 }
@@ -40,13 +40,13 @@ TaskAddresses addresses_in(const nlohmann::json& value, const std::string& job) 
   }
   if (!value.is_object()) {
     refuse(absl::StrCat(place(job), ": ", value.dump(),
-                        " is no list of addresses; write [\"host:port\"] or, with gaps, "
+                        " is not a list of addresses; write [\"host:port\"] or, with gaps, "
                         "{\"0\": \"host:port\"}"));
   }
   std::map<int, std::string> addresses;
   for (const auto& [key, address] : value.items()) {
     const std::optional<int> index = internal::parse_int(key);
-    if (!index) refuse(absl::StrCat(place(job), ": '", key, "' is no task index"));
+    if (!index) refuse(absl::StrCat(place(job), ": '", key, "' is not a valid task index"));
     if (!addresses.emplace(*index, address_in(address, place(job, *index))).second) {
       refuse(absl::StrCat(place(job, *index), " is given twice"));
     }
@@ -84,7 +84,7 @@ ClusterSpec::ClusterSpec(const std::map<std::string, TaskAddresses>& jobs) {
 ClusterSpec ClusterSpec::from_json(const std::string& text) {
   const nlohmann::json value = internal::parse_json(text, "cluster spec");
   if (!value.is_object()) {
-    refuse("cluster spec: is no object of jobs; write {\"worker\": [\"host:port\"]}");
+    refuse("cluster spec: is not an object of jobs; write {\"worker\": [\"host:port\"]}");
   }
   ClusterSpec spec;
   for (const auto& [job, addresses] : value.items()) spec.add(job, addresses_in(addresses, job));
@@ -168,7 +168,7 @@ ClusterSpec ClusterSpec::without_evaluator() const {
 
 void ClusterSpec::add(const std::string& job, const TaskAddresses& addresses) {
   if (!internal::is_role(job)) {
-    refuse(absl::StrCat(place(job), " is no role; the roles are ", internal::kRoles));
+    refuse(absl::StrCat(place(job), " is not a valid role; the roles are ", internal::kRoles));
   }
   if (addresses.tasks().empty()) return;
   if (has_job(job)) refuse(absl::StrCat(place(job), " is given twice"));
@@ -186,7 +186,7 @@ void ClusterSpec::add(const std::string& job, const TaskAddresses& addresses) {
 }
 
 void ClusterSpec::check() const {
-  std::unordered_map<std::string, TaskId> owners;  // by the address as it parses
+  std::unordered_map<std::string, TaskId> owners;  // tasks by their normalized address
   for (const auto& [job, tasks] : jobs_) {
     if (internal::is_single_role(job)) {
       if (tasks.size() > 1) {
@@ -199,11 +199,11 @@ void ClusterSpec::check() const {
     }
     for (const auto& [index, address] : tasks) {
       const std::string where = place(job, index);
-      const std::string spelt = internal::in_context(
+      const std::string normalized = internal::in_context(
           where, [&text = address] { return internal::Address::parse(text).to_string(); });
-      const auto [owner, is_new] = owners.emplace(spelt, TaskId{job, index});
+      const auto [owner, is_new] = owners.emplace(normalized, TaskId{job, index});
       if (!is_new) {
-        refuse(absl::StrCat(where, ": address '", address, "' is already that of ",
+        refuse(absl::StrCat(where, ": address '", address, "' is already used by ",
                             owner->second.to_string(), "; every task needs its own"));
       }
     }

@@ -20,7 +20,7 @@ TEST(ClusterSpec, MapsJobsToAddresses) {
   EXPECT_FALSE(spec.has_task({"chief", 0}));
 }
 
-TEST(ClusterSpec, HasOneOrderHoweverItIsWritten) {
+TEST(ClusterSpec, OrderDoesNotDependOnHowItIsWritten) {
   const ClusterSpec one{{"worker", {"a:2", "b:2"}}, {"ps", {"a:1"}}, {"chief", {"c:1"}}};
   const ClusterSpec two{{"chief", {"c:1"}}, {"ps", {"a:1"}}, {"worker", {{1, "b:2"}, {0, "a:2"}}}};
   EXPECT_EQ(one, two);
@@ -46,19 +46,19 @@ TEST(ClusterSpec, ReadsTheJsonThatItWrites) {
   EXPECT_TRUE(ClusterSpec::from_json("{}").empty());
 }
 
-TEST(ClusterSpec, AJobWithoutTasksIsNotThere) {
+TEST(ClusterSpec, LeavesOutJobsWithoutTasks) {
   EXPECT_EQ(ClusterSpec::from_json(R"({"worker":["a:1"],"ps":[]})"),
             (ClusterSpec{{"worker", {"a:1"}}}));
   EXPECT_TRUE((ClusterSpec{{"ps", {}}}).empty());
 }
 
-TEST(ClusterSpec, TheEvaluatorStandsOutside) {
+TEST(ClusterSpec, WithoutEvaluatorLeavesOutTheEvaluator) {
   const ClusterSpec spec{{"worker", {"a:1"}}, {"evaluator", {"b:1"}}};
   EXPECT_EQ(spec.without_evaluator(), (ClusterSpec{{"worker", {"a:1"}}}));
   EXPECT_EQ(spec.address({"evaluator", 0}), "b:1");
 }
 
-TEST(ClusterSpec, OfManyTasksFromAMap) {
+TEST(ClusterSpec, BuildsManyTasksFromAMap) {
   std::vector<std::string> addresses;
   for (int i = 0; i < 1000; ++i) addresses.push_back("host" + std::to_string(i) + ":2222");
   const std::map<std::string, TaskAddresses> jobs = {{"worker", addresses}};
@@ -69,7 +69,8 @@ TEST(WrongSpec, UnknownRole) {
   EXPECT_EQ(error_of([] {
               ClusterSpec{{"master", {"a:1"}}};
             }),
-            "cluster spec: job 'master' is no role; the roles are worker, chief, ps and evaluator");
+            "cluster spec: job 'master' is not a valid role; the roles are worker, chief, ps and "
+            "evaluator");
 }
 
 TEST(WrongSpec, TwoChiefs) {
@@ -97,7 +98,7 @@ TEST(WrongSpec, DuplicateAddressNamesBothTasks) {
   EXPECT_EQ(error_of([] {
               ClusterSpec{{"worker", {"b:2222", "A:2222"}}, {"ps", {"a:2222"}}};
             }),
-            "cluster spec: job 'worker', task 1: address 'A:2222' is already that of "
+            "cluster spec: job 'worker', task 1: address 'A:2222' is already used by "
             "/job:ps/task:0; every task needs its own");
 }
 
@@ -162,7 +163,7 @@ TEST(WrongSpec, NoSuchJob) {
             "cluster spec: there is no job 'ps'; it is empty");
 }
 
-TEST(WrongSpec, IndexThatNoClusterHas) {
+TEST(WrongSpec, IndexBeyondTheLimit) {
   EXPECT_EQ(error_of(
                 [] {
                   ClusterSpec{{"worker", {{-1, "a:1"}}}};
@@ -193,16 +194,16 @@ TEST(WrongSpec, GivenTwice) {
             "cluster spec: job 'ps', task 1 is given twice");
 }
 
-TEST(WrongSpec, JsonOfAnotherShape) {
+TEST(WrongSpec, WrongJsonTypes) {
   EXPECT_EQ(problem("[]"),
-            "cluster spec: is no object of jobs; write {\"worker\": [\"host:port\"]}");
+            "cluster spec: is not an object of jobs; write {\"worker\": [\"host:port\"]}");
   EXPECT_EQ(problem(R"({"worker": "a:1"})"),
-            "cluster spec: job 'worker': \"a:1\" is no list of addresses; write [\"host:port\"] "
+            "cluster spec: job 'worker': \"a:1\" is not a list of addresses; write [\"host:port\"] "
             "or, with gaps, {\"0\": \"host:port\"}");
   EXPECT_EQ(problem(R"({"worker": ["a:1", 2222]})"),
-            "cluster spec: job 'worker', task 1: 2222 is no address; write \"host:port\"");
+            "cluster spec: job 'worker', task 1: 2222 is not a valid address; write \"host:port\"");
   EXPECT_EQ(problem(R"({"worker": {"x": "a:1"}})"),
-            "cluster spec: job 'worker': 'x' is no task index");
+            "cluster spec: job 'worker': 'x' is not a valid task index");
 }
 
 TEST(WrongSpec, NotJson) {

@@ -14,24 +14,25 @@ namespace {
 
 using internal::refuse;
 
-constexpr int kMaxDevices = 1024;  // of one type in one task
+constexpr int kMaxDevices = 1024;  // maximum number of devices of one type in one task
 constexpr const char* kTypes = "the types are cpu and gpu";
 
 std::string type_name(DeviceType type) {
   return type == DeviceType::kCpu ? "cpu" : "gpu";
 }
 
+// Returns nullopt for an unknown type.
 std::optional<DeviceType> find_type(const std::string& name, const std::string& place) {
   const std::string lower = internal::to_lower(name);
   if (lower == "cpu") return DeviceType::kCpu;
   if (lower == "gpu") return DeviceType::kGpu;
   if (lower == "tpu") {
-    refuse(absl::StrCat(place, ": no tpu can be reached; ", kTypes));
+    refuse(absl::StrCat(place, ": tpu is not supported; ", kTypes));
   }
   return std::nullopt;
 }
 
-// Reads one name from the left to the right, a part between two slashes at a time.
+// Reads the name of a device from left to right, one part between slashes at a time.
 class Reader {
  public:
   explicit Reader(const std::string& text) : place_(absl::StrCat("device '", text, "'")) {}
@@ -42,13 +43,13 @@ class Reader {
     const std::optional<std::string> value =
         colon == part.npos ? std::nullopt : std::optional(part.substr(colon + 1));
     if (key == "job") {
-      once("job");
+      check_first("job");
       read_job(value.value_or(""));
     } else if (key == "replica") {
-      once("replica");
+      check_first("replica");
       spec_.replica = number("replica", value.value_or(""));
     } else if (key == "task") {
-      once("task");
+      check_first("task");
       spec_.task = number("task", value.value_or(""));
     } else if (key == "device") {
       read_device(value.value_or(""));
@@ -60,28 +61,30 @@ class Reader {
   const DeviceSpec& spec() const { return spec_; }
 
  private:
-  void once(const std::string& field) {
+  // Throws Error if the field was given before.
+  void check_first(const std::string& field) {
     if (!seen_.insert(field).second) refuse(absl::StrCat(place_, ": two parts give the ", field));
   }
 
   std::optional<int> number(const std::string& field, const std::string& value) const {
     if (value == "*") return std::nullopt;
     const std::optional<int> parsed = internal::parse_int(value);
-    if (!parsed) refuse(absl::StrCat(place_, ": ", field, " '", value, "' is no number"));
+    if (!parsed) refuse(absl::StrCat(place_, ": ", field, " '", value, "' is not a number"));
     return parsed;
   }
 
   void read_job(const std::string& name) {
     if (name == "*") return;
-    if (!internal::is_name(name)) refuse(absl::StrCat(place_, ": job '", name, "' is no name"));
+    if (!internal::is_name(name))
+      refuse(absl::StrCat(place_, ": job '", name, "' is not a valid name"));
     spec_.job = name;
   }
 
-  // "GPU:0", "GPU", "*" or "*:0".
+  // Reads the value of "/device:": "GPU:0", "GPU", "*" or "*:0".
   void read_device(const std::string& text) {
     const size_t colon = text.find(':');
     const std::string type = text.substr(0, colon);
-    once("device");
+    check_first("device");
     if (type != "*") {
       spec_.type = find_type(type, place_);
       if (!spec_.type) {
@@ -91,14 +94,14 @@ class Reader {
     if (colon != text.npos) spec_.index = number("device index", text.substr(colon + 1));
   }
 
-  // "/gpu:1" for short.
+  // Reads the short form of a device, "/gpu:1".
   void read_type(const std::string& key, const std::optional<std::string>& index) {
     spec_.type = find_type(key, place_);
     if (!spec_.type) {
       refuse(absl::StrCat(place_, ": there is no field or device type '", key,
                           "'; the fields are job, replica, task and device, ", kTypes));
     }
-    once("device");
+    check_first("device");
     if (index) spec_.index = number("device index", *index);
   }
 
@@ -125,8 +128,8 @@ DeviceList DeviceList::parse(const std::string& text) {
     const std::optional<int> count =
         internal::parse_int(colon == entry.npos ? "" : entry.substr(colon + 1));
     if (!count || *count < least || *count > kMaxDevices) {
-      refuse(absl::StrCat(place, ": '", entry, "' gives no count from ", least, " to ", kMaxDevices,
-                          "; write it as cpu:2,gpu:1"));
+      refuse(absl::StrCat(place, ": '", entry, "' does not give a count from ", least, " to ",
+                          kMaxDevices, "; write it as cpu:2,gpu:1"));
     }
     (*type == DeviceType::kCpu ? list.cpus : list.gpus) = *count;
   }

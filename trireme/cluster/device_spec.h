@@ -9,65 +9,79 @@
 
 namespace trireme {
 
-enum class DeviceType { kCpu, kGpu };
+// The kind of a device.
+enum class DeviceType {
+  kCpu,  // a processor, "cpu"
+  kGpu,  // a graphics processor, "gpu"
+};
 
-// The logical devices of one task: how many of each type. Several may share one piece of hardware,
-// so that a CPU machine can run several replicas. Every task has a CPU.
+// Logical devices of one task: the number of each type. Several may share one piece of hardware, so
+// that a machine without GPUs can run several replicas. Every task has at least one CPU.
 struct DeviceList {
-  int cpus = 1;
-  int gpus = 0;
+  int cpus = 1;  // number of CPUs
+  int gpus = 0;  // number of GPUs
 
-  // "cpu:2,gpu:1" means two CPUs and one GPU; a type that is not named keeps its default.
+  // Reads "cpu:2,gpu:1" as two CPUs and one GPU. A type that is not named keeps its default. Throws
+  // Error, which names the entry at fault.
   static DeviceList parse(const std::string& text);
+  // Returns the list in the form that parse() reads.
   std::string to_string() const;
 
+  // Returns true if the task has the device of this type and number.
   bool has(DeviceType type, int index) const;
+  // Returns the type that is used if none is named: GPU if the task has one.
   DeviceType default_type() const { return gpus > 0 ? DeviceType::kGpu : DeviceType::kCpu; }
-  // "/job:worker/task:0/cpu:0" and so on, the CPUs first.
+  // Returns the names of all devices, "/job:worker/task:0/cpu:0" and so on, the CPUs first.
   std::vector<std::string> names(const TaskId& task) const;
 
+  // Compares all fields.
   bool operator==(const DeviceList&) const = default;
 };
 
-// A device, or part of a device's name; what is not set is left to an outer scope or to the
-// defaults. Text forms, in which '*' means not set and the type's case does not matter:
+// Name of a device, or a part of it. Fields that are not set are left to an outer scope or to the
+// defaults. Its text forms, in which '*' means "not set" and the case of the type does not matter:
 //
 //   /job:ps/task:0/cpu:0       /job:worker/replica:0/task:1/device:GPU:0       /gpu:1       /task:1
 struct DeviceSpec {
-  std::optional<std::string> job = {};
-  std::optional<int> replica = {};
-  std::optional<int> task = {};
-  std::optional<DeviceType> type = {};
-  std::optional<int> index = {};
+  std::optional<std::string> job = {};  // job of the task: "worker"
+  std::optional<int> replica = {};      // replica; 0 is the only one
+  std::optional<int> task = {};         // index of the task in its job
+  std::optional<DeviceType> type = {};  // type of the device
+  std::optional<int> index = {};        // number of the device among those of its type
 
-  // Throws Error, which names the part at fault. The empty text is the empty spec.
+  // Reads one of the text forms. An empty text is an empty spec. Throws Error, which names the part
+  // at fault.
   static DeviceSpec parse(const std::string& text);
-  // Short: "/job:worker/task:1/gpu:1". Only what is set; the replica only if it is not 0.
+  // Returns the short form, "/job:worker/task:1/gpu:1", with the fields that are set. The replica
+  // is left out if it is 0.
   std::string to_string() const;
-  // In full: "/job:worker/replica:0/task:1/device:GPU:1".
+  // Returns the full form, "/job:worker/replica:0/task:1/device:GPU:1".
   std::string to_full_string() const;
 
+  // Compares all fields.
   bool operator==(const DeviceSpec&) const = default;
 };
 
+// Prints spec.to_string().
 std::ostream& operator<<(std::ostream& out, const DeviceSpec& spec);
 
-// Each field from the inner spec if it is set there, else from the outer one.
+// Returns the fields of the inner spec that are set, and those of the outer spec for the others.
 DeviceSpec merge(const DeviceSpec& outer, const DeviceSpec& inner);
 
-// The task that a spec means: a job without a task means task 0, a task without a job is one of the
-// master's job, and neither means the master.
+// Returns the task that a spec names. A job without a task means task 0, a task without a job is
+// one of the master's job, and a spec with neither means the master.
 TaskId task_of(const DeviceSpec& spec, const TaskId& master);
 
-// The spec with every field set. `devices` are those of task_of(spec, master): without a device, or
-// with an index alone, its GPUs come first, else its CPUs; without an index the device is number 0.
+// Returns the spec with every field set. `devices` are the devices of task_of(spec, master). A spec
+// without a type gets a GPU if the task has one, otherwise a CPU; one without an index, number 0.
 DeviceSpec with_defaults(const DeviceSpec& spec, const TaskId& master, const DeviceList& devices);
 
-// "cpu:0,cpu:1" of names in full, for where the task stands beside them already.
+// Shortens full names to "cpu:0,cpu:1", for texts that already name the task.
 std::string short_device_names(const std::vector<std::string>& names);
 
-// Soft placement of a spec with every field set on a task that may lack the device: its type may
-// change and its index, never its job or task. The first device of the type, else cpu:0.
+// Returns the device that soft placement uses for a spec with every field set: the same device if
+// the task has it, otherwise the first device of its type, otherwise cpu:0. Never changes the job
+// or the task.
 DeviceSpec nearest(const DeviceSpec& spec, const DeviceList& devices);
 
 }  // namespace trireme

@@ -44,7 +44,7 @@ TEST(DeviceSpec, AStarLeavesAFieldUnset) {
   EXPECT_EQ(parse("/device:GPU:*"), parse("/gpu"));
 }
 
-TEST(DeviceSpec, TypesHaveNoCase) {
+TEST(DeviceSpec, TypesAreNotCaseSensitive) {
   EXPECT_EQ(parse("/CPU:0"), parse("/cpu:0"));
   EXPECT_EQ(parse("/device:gpu:1"), parse("/Gpu:1"));
 }
@@ -61,7 +61,7 @@ TEST(DeviceSpec, InnerScopesOverrideFieldByField) {
   EXPECT_EQ(merge(parse("/replica:1"), parse("/replica:2")), parse("/replica:2"));
 }
 
-TEST(DeviceSpec, WithoutADeviceTheDefaultOfTheTask) {
+TEST(DeviceSpec, DefaultsToTheDefaultDeviceOfTheTask) {
   EXPECT_EQ(with_defaults(parse("/job:ps/task:1"), kMaster, kOneCpu).to_full_string(),
             "/job:ps/replica:0/task:1/device:CPU:0");
   EXPECT_EQ(with_defaults(parse("/job:ps/task:1"), kMaster, kWithGpu).to_string(),
@@ -72,19 +72,19 @@ TEST(DeviceSpec, WithoutADeviceTheDefaultOfTheTask) {
             "/job:worker/task:3/gpu:1");
 }
 
-TEST(DeviceSpec, WithoutATaskTheFirstOfTheJob) {
+TEST(DeviceSpec, DefaultsToTaskZeroOfTheJob) {
   EXPECT_EQ(with_defaults(parse("/job:worker"), kMaster, kOneCpu).to_string(),
             "/job:worker/task:0/cpu:0");
   EXPECT_EQ(task_of(parse("/job:ps"), kMaster), (TaskId{"ps", 0}));
 }
 
-TEST(DeviceSpec, WithoutAJobAndTaskTheMaster) {
+TEST(DeviceSpec, DefaultsToTheMaster) {
   EXPECT_EQ(with_defaults({}, kMaster, kOneCpu).to_string(), "/job:worker/task:3/cpu:0");
   EXPECT_EQ(task_of(parse("/gpu:1"), kMaster), kMaster);
   EXPECT_EQ(task_of(parse("/task:1"), kMaster), (TaskId{"worker", 1}));
 }
 
-TEST(DeviceSpec, SoftPlacementRelaxesTheDeviceAlone) {
+TEST(DeviceSpec, SoftPlacementChangesOnlyTheDevice) {
   const auto place = [](const std::string& text, const DeviceList& devices) {
     return nearest(parse(text), devices).to_string();
   };
@@ -96,9 +96,9 @@ TEST(DeviceSpec, SoftPlacementRelaxesTheDeviceAlone) {
 
 TEST(WrongDevice, NoSuchType) {
   EXPECT_EQ(problem("/job:worker/tpu:0"),
-            "device '/job:worker/tpu:0': no tpu can be reached; the types are cpu and gpu");
+            "device '/job:worker/tpu:0': tpu is not supported; the types are cpu and gpu");
   EXPECT_EQ(problem("/device:TPU:0"),
-            "device '/device:TPU:0': no tpu can be reached; the types are cpu and gpu");
+            "device '/device:TPU:0': tpu is not supported; the types are cpu and gpu");
   EXPECT_EQ(problem("/device:cuda:0"),
             "device '/device:cuda:0': there is no device type 'cuda'; the types are cpu and gpu");
   EXPECT_EQ(problem("/cuda:0"),
@@ -110,12 +110,12 @@ TEST(WrongDevice, Malformed) {
   EXPECT_EQ(problem("cpu:0"), "device 'cpu:0' does not begin with '/'; write '/cpu:0'");
   EXPECT_EQ(problem("/"), "device '/' has nothing after a '/'");
   EXPECT_EQ(problem("/job:worker/"), "device '/job:worker/' has nothing after a '/'");
-  EXPECT_EQ(problem("/job:"), "device '/job:': job '' is no name");
-  EXPECT_EQ(problem("/job:a b"), "device '/job:a b': job 'a b' is no name");
-  EXPECT_EQ(problem("/task:x"), "device '/task:x': task 'x' is no number");
-  EXPECT_EQ(problem("/task"), "device '/task': task '' is no number");
-  EXPECT_EQ(problem("/cpu:"), "device '/cpu:': device index '' is no number");
-  EXPECT_EQ(problem("/cpu:-1"), "device '/cpu:-1': device index '-1' is no number");
+  EXPECT_EQ(problem("/job:"), "device '/job:': job '' is not a valid name");
+  EXPECT_EQ(problem("/job:a b"), "device '/job:a b': job 'a b' is not a valid name");
+  EXPECT_EQ(problem("/task:x"), "device '/task:x': task 'x' is not a number");
+  EXPECT_EQ(problem("/task"), "device '/task': task '' is not a number");
+  EXPECT_EQ(problem("/cpu:"), "device '/cpu:': device index '' is not a number");
+  EXPECT_EQ(problem("/cpu:-1"), "device '/cpu:-1': device index '-1' is not a number");
   EXPECT_EQ(problem("/replica:1/replica:*"),
             "device '/replica:1/replica:*': two parts give the replica");
   EXPECT_EQ(problem("/cpu:0/device:GPU:0"),
@@ -135,20 +135,22 @@ TEST(DeviceList, CountsLogicalDevices) {
   EXPECT_FALSE(kWithGpu.has(DeviceType::kCpu, -1));
 }
 
-TEST(DeviceList, RefusesWhatIsNoCount) {
+TEST(DeviceList, RejectsInvalidCounts) {
   const auto list_problem = [](const std::string& text) {
     return error_of([&] { DeviceList::parse(text); });
   };
-  EXPECT_EQ(list_problem("cpu:0"),
-            "devices 'cpu:0': 'cpu:0' gives no count from 1 to 1024; write it as cpu:2,gpu:1");
-  EXPECT_EQ(list_problem("cpu:2,gpu"),
-            "devices 'cpu:2,gpu': 'gpu' gives no count from 0 to 1024; write it as cpu:2,gpu:1");
   EXPECT_EQ(
-      list_problem("gpu:1025"),
-      "devices 'gpu:1025': 'gpu:1025' gives no count from 0 to 1024; write it as cpu:2,gpu:1");
+      list_problem("cpu:0"),
+      "devices 'cpu:0': 'cpu:0' does not give a count from 1 to 1024; write it as cpu:2,gpu:1");
+  EXPECT_EQ(
+      list_problem("cpu:2,gpu"),
+      "devices 'cpu:2,gpu': 'gpu' does not give a count from 0 to 1024; write it as cpu:2,gpu:1");
+  EXPECT_EQ(list_problem("gpu:1025"),
+            "devices 'gpu:1025': 'gpu:1025' does not give a count from 0 to 1024; write it as "
+            "cpu:2,gpu:1");
   EXPECT_EQ(list_problem("cpu:1,cpu:2"), "devices 'cpu:1,cpu:2': cpu is given twice");
   EXPECT_EQ(list_problem("tpu:1"),
-            "devices 'tpu:1': no tpu can be reached; the types are cpu and gpu");
+            "devices 'tpu:1': tpu is not supported; the types are cpu and gpu");
   EXPECT_EQ(list_problem(""), "devices '': there is no device type ''; the types are cpu and gpu");
 }
 

@@ -6,11 +6,11 @@
 
 namespace trireme {
 
-// Looks a variable up by name. Resolvers read through one, so that a test or an embedding program
-// can say what the environment is without changing the process.
+// Looks up an environment variable by name; returns nullopt if it is not set. Resolvers read
+// variables through it, so that a test or an embedding program can provide its own.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 
-// The variables of this process.
+// Returns the environment of this process.
 Environment process_environment();
 
 }  // namespace trireme

@@ -8,9 +8,10 @@
 #include "trireme/base/error.h"
 #include "trireme/cluster/environment.h"
 
-// For the tests of this module, which compare whole messages: these are what users get to see.
+// Helpers for the tests of this module, which compare whole messages, since users see them.
 namespace trireme {
 
+// Returns the message of the Error that `function` throws, and expects its code.
 template <typename F>
 std::string error_of(F&& function, ErrorCode code = ErrorCode::kInvalidArgument) {
   try {
@@ -22,6 +23,7 @@ std::string error_of(F&& function, ErrorCode code = ErrorCode::kInvalidArgument)
   return "(no error)";
 }
 
+// Returns an environment that has only these variables.
 inline Environment environment_of(std::map<std::string, std::string> variables) {
   return [variables](const std::string& name) -> std::optional<std::string> {
     const auto found = variables.find(name);

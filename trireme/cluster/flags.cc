@@ -9,36 +9,37 @@
 namespace trireme {
 namespace {
 
-using internal::Finding;
 using internal::lookup;
+using internal::PartialCluster;
 
-Finding finding_of(std::string source, const Cluster& cluster) {
-  Finding finding{.source = std::move(source), .spec = cluster.spec};
+PartialCluster partial_cluster_of(std::string source, const Cluster& cluster) {
+  PartialCluster found{.source = std::move(source), .spec = cluster.spec};
   if (cluster.task) {
-    finding.task_type = cluster.task->job;
-    finding.task_index = cluster.task->index;
+    found.task_type = cluster.task->job;
+    found.task_index = cluster.task->index;
   }
-  return finding;
+  return found;
 }
 
-// Job scripts of Slurm often export WORLD_SIZE and MASTER_ADDR for programs that take their rank
-// from Slurm; torchrun also sets RANK.
+// Returns true if torchrun has started this process. WORLD_SIZE alone is not enough under Slurm:
+// job scripts often export it, with MASTER_ADDR, for programs that take their rank from Slurm.
+// torchrun also sets RANK.
 bool under_torchrun(const Environment& environment) {
   return lookup(environment, "RANK") ||
          (lookup(environment, "WORLD_SIZE") && !lookup(environment, "SLURM_PROCID"));
 }
 
-Finding find(const Flags& flags, const Environment& environment) {
+PartialCluster find(const Flags& flags, const Environment& environment) {
   if (flags.cluster_file()) {
     return {.source = flags.names().cluster,
             .spec = internal::read_cluster_file(*flags.cluster_file())};
   }
   if (lookup(environment, "TF_CONFIG")) return internal::read_tf_config(environment);
   if (under_torchrun(environment)) {
-    return finding_of("torchrun", TorchrunResolver(environment));
+    return partial_cluster_of("torchrun", TorchrunResolver(environment));
   }
   if (lookup(environment, "SLURM_PROCID")) {
-    return finding_of("Slurm", SlurmResolver({}, environment));
+    return partial_cluster_of("Slurm", SlurmResolver({}, environment));
   }
   return {};
 }
@@ -76,12 +77,13 @@ void Flags::set(const std::string& name, const std::string& value) {
   if (name == names_.task_type) {
     if (!internal::is_role(value)) {
       internal::refuse(
-          absl::StrCat(name, "=", value, " is no role; the roles are ", internal::kRoles));
+          absl::StrCat(name, "=", value, " is not a valid role; the roles are ", internal::kRoles));
     }
     task_type_ = value;
   } else if (name == names_.task_index) {
     task_index_ = internal::parse_int(value);
-    if (!task_index_) internal::refuse(absl::StrCat(name, "=", value, " is no number from 0 on"));
+    if (!task_index_)
+      internal::refuse(absl::StrCat(name, "=", value, " is not a number of 0 or more"));
   } else if (name == names_.certs) {
     certs_ = value;
   } else {
@@ -90,20 +92,20 @@ void Flags::set(const std::string& name, const std::string& value) {
 }
 
 Cluster resolve(const Flags& flags, const Environment& environment) {
-  Finding finding = find(flags, environment);
+  PartialCluster found = find(flags, environment);
   std::vector<std::string> given;
   if (flags.task_type()) {
-    finding.task_type = flags.task_type();
-    // The index that the environment told was meant for a role that counts.
-    if (internal::is_single_role(*flags.task_type())) finding.task_index.reset();
+    found.task_type = flags.task_type();
+    // The index in the environment belonged to another role; these roles have index 0 only.
+    if (internal::is_single_role(*flags.task_type())) found.task_index.reset();
     given.push_back(absl::StrCat(flags.names().task_type, "=", *flags.task_type()));
   }
   if (flags.task_index()) {
-    finding.task_index = flags.task_index();
+    found.task_index = flags.task_index();
     given.push_back(absl::StrCat(flags.names().task_index, "=", *flags.task_index()));
   }
-  if (!given.empty()) finding.source = given.size() == 1 ? given[0] : given[0] + " " + given[1];
-  return finding.settle();
+  if (!given.empty()) found.source = given.size() == 1 ? given[0] : given[0] + " " + given[1];
+  return found.to_cluster();
 }
 
 }  // namespace trireme

@@ -9,37 +9,47 @@
 
 namespace trireme {
 
-// What a program calls the flags below, if it has names of its own for them.
+// Names of the flags that Flags reads, for a program that uses others.
 struct FlagNames {
-  std::string task_type = "--task_type";
-  std::string task_index = "--task_index";
-  std::string cluster = "--cluster";
-  std::string certs = "--certs";
+  std::string task_type = "--task_type";    // name of the flag with this task's role
+  std::string task_index = "--task_index";  // name of the flag with this task's index
+  std::string cluster = "--cluster";        // name of the flag with the file of the cluster spec
+  std::string certs = "--certs";            // name of the flag with the folder of certificates
 };
 
-// The flags that tell a process who it is, written "--task_type=ps" or "--task_type ps":
+// Command-line flags that tell a process which task it is, written "--task_type=ps" or
+// "--task_type ps":
 //
 //   --task_type ROLE     worker, chief, ps or evaluator
-//   --task_index N       its number among the tasks of that role
-//   --cluster FILE       the cluster, as JSON
-//   --certs FOLDER       its certificates, for the options of a Server, strategy or session
+//   --task_index N       number of this task among the tasks of its role
+//   --cluster FILE       cluster spec, as JSON
+//   --certs FOLDER       certificates, for the options of a Server, strategy or session
 //
-// All others are left to the program, and so is everything from a "--" on. If a flag is given
-// twice, the last one holds. Throws Error if a value is missing or cannot be read.
+// Other flags are left to the program, and so is everything from "--" on:
+//
+//   tr::Flags flags(argc, argv);
+//   tr::Cluster cluster = tr::resolve(flags);
 class Flags {
  public:
+  // Stands for a command line without these flags.
   Flags() = default;
+  // Reads the flags of main(). If a flag is given twice, the last one counts. Throws Error if a
+  // value is missing or malformed.
   Flags(int argc, const char* const* argv, FlagNames names = {});
 
+  // Returns this task's role; nullopt if it was not given.
   const std::optional<std::string>& task_type() const { return task_type_; }
+  // Returns this task's number among the tasks of its role; nullopt if it was not given.
   const std::optional<int>& task_index() const { return task_index_; }
+  // Returns the path of the cluster spec; nullopt if it was not given.
   const std::optional<std::string>& cluster_file() const { return cluster_file_; }
+  // Returns the folder of certificates; an empty string if it was not given.
+  const std::string& certs() const { return certs_; }
 
-  const std::string& certs() const { return certs_; }  // empty: none
-
+  // Returns the names of the flags.
   const FlagNames& names() const { return names_; }
 
-  // What was not ours, in its order and without the program's name.
+  // Returns the arguments that are left to the program, in order, without the program's name.
   const std::vector<std::string>& rest() const { return rest_; }
 
  private:
@@ -54,9 +64,10 @@ class Flags {
   std::vector<std::string> rest_;
 };
 
-// The cluster from the first of these that is there: the file of --cluster, TF_CONFIG, torchrun's
-// variables, Slurm's; else a local task. --task_type and --task_index stand above the task that
-// the environment tells, each for itself; a file tells none.
+// Finds the cluster and this process's task in it. Reads the first source that exists: the file of
+// --cluster, TF_CONFIG, the variables of torchrun, those of Slurm. Without any of them, the process
+// is a local task. --task_type and --task_index each override what the source says of the task; a
+// file does not say it. Throws Error if the source or the task is not valid.
 Cluster resolve(const Flags& flags, const Environment& environment = process_environment());
 
 }  // namespace trireme

@@ -43,7 +43,7 @@ TEST(Flags, LeaveTheRestToTheProgram) {
   EXPECT_TRUE(Flags(0, nullptr).rest().empty());
 }
 
-TEST(Flags, TheLastOneHolds) {
+TEST(Flags, TheLastValueCounts) {
   EXPECT_EQ(flags({"--task_type=ps", "--task_type=worker"}).task_type(), "worker");
 }
 
@@ -51,9 +51,10 @@ TEST(WrongFlags, NameTheFlag) {
   EXPECT_EQ(problem({"--task_type"}), "--task_type needs a value, as --task_type=VALUE");
   EXPECT_EQ(problem({"--cluster", "--lr=1"}), "--cluster needs a value, as --cluster=VALUE");
   EXPECT_EQ(problem({"--task_index="}), "--task_index needs a value, as --task_index=VALUE");
-  EXPECT_EQ(problem({"--task_type=server"}),
-            "--task_type=server is no role; the roles are worker, chief, ps and evaluator");
-  EXPECT_EQ(problem({"--task_index", "-1"}), "--task_index=-1 is no number from 0 on");
+  EXPECT_EQ(
+      problem({"--task_type=server"}),
+      "--task_type=server is not a valid role; the roles are worker, chief, ps and evaluator");
+  EXPECT_EQ(problem({"--task_index", "-1"}), "--task_index=-1 is not a number of 0 or more");
 }
 
 class Resolve : public testing::Test {
@@ -104,7 +105,7 @@ TEST_F(Resolve, FlagsOverrideTheTaskOfTheEnvironment) {
   EXPECT_EQ(resolved({"--task_type=chief"}).task, std::nullopt) << "the spec has no chief";
 }
 
-TEST_F(Resolve, AFileTellsNoTask) {
+TEST_F(Resolve, AFileDoesNotNameATask) {
   variables_ = {{"TF_CONFIG", kTfConfig}};
   const Cluster program = resolved({"--cluster", path_.c_str()});
   EXPECT_EQ(program.task, std::nullopt);
@@ -117,17 +118,18 @@ TEST_F(Resolve, TheEvaluatorNeedsNoCluster) {
 }
 
 TEST_F(Resolve, ErrorsNameTheFlags) {
-  EXPECT_EQ(error_of([&] {
-              resolved({"--task_type=worker", "--task_index=0"});
-            }),
-            "--task_type=worker --task_index=0: task /job:worker/task:0 is in no cluster; give "
-            "one in TF_CONFIG's key 'cluster' or in a file");
+  EXPECT_EQ(
+      error_of([&] {
+        resolved({"--task_type=worker", "--task_index=0"});
+      }),
+      "--task_type=worker --task_index=0: task /job:worker/task:0 is not in a cluster; define "
+      "one in TF_CONFIG's key 'cluster' or in a file");
   EXPECT_EQ(error_of([&] { resolved({"--task_index=0"}); }),
-            "--task_index=0: a task index needs a task type beside it");
+            "--task_index=0: a task index needs a task type");
   EXPECT_EQ(error_of([&] {
               resolved({"--cluster", path_.c_str(), "--task_type=ps"});
             }),
-            "--task_type=ps: task type 'ps' needs a task index beside it");
+            "--task_type=ps: task type 'ps' needs a task index");
   EXPECT_EQ(error_of(
                 [&] {
                   resolved({"--cluster", path_.c_str(), "--task_type=ps", "--task_index=2"});

@@ -10,14 +10,14 @@
 namespace trireme::internal {
 namespace {
 
-// What follows from a spec is nested by three; deeper text would take stack for nothing.
+// A valid spec is nested three deep. The limit keeps the parser's recursion bounded.
 constexpr int kMostDepth = 32;
 
 }  // namespace
 
 nlohmann::json parse_json(const std::string& text, const std::string& what) {
   using nlohmann::json;
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::vector<std::set<std::string>> keys;  // keys of each object that is still open
   const auto check = [&](int depth, json::parse_event_t event, json& value) {
     if (depth > kMostDepth) refuse(absl::StrCat(what, ": nested deeper than ", kMostDepth));
     if (event == json::parse_event_t::object_start) keys.emplace_back();
@@ -30,7 +30,7 @@ nlohmann::json parse_json(const std::string& text, const std::string& what) {
   try {
     return json::parse(text, check);
   } catch (const json::parse_error& error) {
-    // The parser counts bytes from 1, and stops at the one that it cannot take.
+    // The parser counts bytes from 1, and reports the byte at which it failed.
     const std::string before = text.substr(0, std::max<size_t>(error.byte, 1) - 1);
     const auto line = 1 + std::count(before.begin(), before.end(), '\n');
     const size_t column = before.size() - (before.rfind('\n') + 1) + 1;

@@ -8,22 +8,23 @@ Cluster::Cluster(ClusterSpec given_spec, std::optional<TaskId> given_task)
     : spec(std::move(given_spec)), task(std::move(given_task)) {
   if (!task) return;
   if (!internal::is_role(task->job)) {
-    internal::refuse("task type '" + task->job + "' is no role; the roles are " + internal::kRoles);
+    internal::refuse("task type '" + task->job + "' is not a valid role; the roles are " +
+                     internal::kRoles);
   }
   if (internal::is_single_role(task->job) && task->index != 0) {
     throw Error(ErrorCode::kOutOfRange, "task index " + std::to_string(task->index) +
                                             ": a cluster has one " + task->job +
                                             " at most, with index 0");
   }
-  if (task->job == "evaluator") return;  // it stands outside
+  if (task->job == "evaluator") return;  // it need not be in the spec
   if (spec.empty()) {
     internal::refuse("task " + task->to_string() +
-                     " is in no cluster; give one in TF_CONFIG's key 'cluster' or in a file");
+                     " is not in a cluster; define one in TF_CONFIG's key 'cluster' or in a file");
   }
   if (task->job == "chief" && !spec.has_job("chief")) {
     task.reset();
   } else {
-    spec.address(*task);  // throws if it is not there
+    spec.address(*task);  // throws if the spec does not have the task
   }
 }
 

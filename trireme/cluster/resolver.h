@@ -11,90 +11,110 @@
 
 namespace trireme {
 
-// What a process knows of its cluster: who is in it, and who it is itself.
+// A cluster as one of its processes sees it: the tasks, and the task of this process.
 //
-// A process with a cluster but no task is the chief's program: nobody else's list names it. So is
-// one that says it is the chief of a cluster without a chief entry; its task is left unset too.
-// What that program then is (worker 0, or /job:chief/task:0 on a free port) its strategy decides.
+// A process with a cluster but without a task is the chief's program. So is a process that is the
+// chief of a cluster whose spec has no chief: its task is left unset, too. The strategy decides
+// which task that program then is (worker 0, or /job:chief/task:0 on a free port).
 struct Cluster {
-  Cluster() = default;  // local: one task, nobody else
-  // Throws Error if the spec has no such task. The evaluator need not be in it.
+  // Describes a local process, without other tasks.
+  Cluster() = default;
+  // Describes the process of `task`. Throws Error if the spec has no such task. The evaluator need
+  // not be in the spec.
   explicit Cluster(ClusterSpec spec, std::optional<TaskId> task = std::nullopt);
 
-  ClusterSpec spec;
-  std::optional<TaskId> task;
+  ClusterSpec spec;            // tasks of the cluster and their addresses
+  std::optional<TaskId> task;  // task of this process
 
-  // Neither a cluster nor a role: a program that trains on its own.
+  // Returns true if there is neither a cluster nor a task: the program trains on its own.
   bool is_local() const { return spec.empty() && !task; }
-  // Whether this process only serves others, by running a Server until the job ends.
+  // Returns true if this process only serves others, by running a Server until the job ends.
   bool is_server() const { return is_worker() || is_ps(); }
+  // Returns true if this process is a worker.
   bool is_worker() const { return has_role("worker"); }
+  // Returns true if this process is a parameter server.
   bool is_ps() const { return has_role("ps"); }
+  // Returns true if this process is the chief.
   bool is_chief() const { return has_role("chief"); }
+  // Returns true if this process is the evaluator.
   bool is_evaluator() const { return has_role("evaluator"); }
 
  private:
   bool has_role(const char* role) const { return task && task->job == role; }
 };
 
-// Finds out about the cluster. The resolvers below read their sources once, when they are made, and
-// throw Error then; they are immutable, so any thread may ask them.
+// Finds the cluster that this process belongs to. The resolvers below read their source once, in
+// their constructor, which throws Error if the source is not valid. They are immutable, and so safe
+// to use from any thread.
 class Resolver {
  public:
   virtual ~Resolver() = default;
 
+  // Returns the cluster, and this process's task in it.
   virtual Cluster cluster() const = 0;
+  // Returns true if this process only serves others, by running a Server until the job ends.
   bool is_server() const { return cluster().is_server(); }
 
-  // Whatever takes a Cluster takes a resolver.
+  // Lets a resolver be passed wherever a Cluster is expected.
   operator Cluster() const { return cluster(); }
 };
 
-// The cluster that the program gives.
+// Returns the cluster that the program gives it:
+//
+//   tr::SimpleResolver resolver(tr::ClusterSpec{{"worker", {"a:2222"}}, {"ps", {"a:2221"}}});
 class SimpleResolver : public Resolver {
  public:
+  // Returns `cluster` as it is.
   explicit SimpleResolver(Cluster cluster) : cluster_(std::move(cluster)) {}
+  // Makes the cluster of a spec and a task. Throws Error if the spec has no such task.
   explicit SimpleResolver(ClusterSpec spec, std::optional<TaskId> task = std::nullopt)
       : cluster_(std::move(spec), std::move(task)) {}
 
+  // Returns the cluster, and this process's task in it.
   Cluster cluster() const override { return cluster_; }
 
  private:
   Cluster cluster_;
 };
 
-// TF_CONFIG = {"cluster": {...}, "task": {"type": "worker", "index": 1}}, as TensorFlow's launchers
-// write it. Without it, a local task.
+// Reads the variable TF_CONFIG = {"cluster": {...}, "task": {"type": "worker", "index": 1}}, as
+// TensorFlow's launchers write it. Without the variable, the process is local.
 class TfConfigResolver : public SimpleResolver {
  public:
+  // Reads TF_CONFIG from `environment`. Throws Error if it is not valid.
   explicit TfConfigResolver(const Environment& environment = process_environment());
 };
 
-// A JSON file that all tasks share: the cluster object, or an object that has it as "cluster".
+// Reads a JSON file that all tasks share: the cluster object, or an object with the key "cluster".
+// The task is given by the caller.
 class ClusterFileResolver : public SimpleResolver {
  public:
+  // Reads the file. Throws Error if it cannot be read, is not valid, or has no such task.
   explicit ClusterFileResolver(const std::string& path, std::optional<TaskId> task = std::nullopt);
 };
 
-// The variables of torchrun: MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_WORLD_SIZE. Every
-// rank is a worker. Those variables name no host but the first, so a job on several nodes needs
-// TRIREME_NODES=host0,host1 as well (docs/decisions/torchrun-addresses.md).
+// Reads the variables of torchrun: MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_WORLD_SIZE.
+// Every rank is a worker. The variables name only the first host, so a job on several nodes also
+// needs TRIREME_NODES=host0,host1 (docs/decisions/torchrun-addresses.md).
 class TorchrunResolver : public SimpleResolver {
  public:
+  // Reads the variables from `environment`. Throws Error if one is missing or not valid.
   explicit TorchrunResolver(const Environment& environment = process_environment());
 };
 
+// Options of a SlurmResolver.
 struct SlurmOptions {
-  // The roles in the order of the ranks, as {{"ps", 2}, {"worker", 6}}; none: all are workers.
+  // Roles in the order of the ranks, as {{"ps", 2}, {"worker", 6}}. If empty, all are workers.
   std::vector<std::pair<std::string, int>> jobs = {};
-  // A task listens on this port plus its number among the tasks of its node.
+  // First port of each node. A task listens on it plus its number among the tasks of the node.
   int port_base = 8888;
 };
 
-// The variables of a Slurm step: SLURM_PROCID, SLURM_NTASKS, and the step's (or else the job's)
-// NODELIST and TASKS_PER_NODE.
+// Reads the variables of a Slurm step: SLURM_PROCID, SLURM_NTASKS, and NODELIST and TASKS_PER_NODE
+// of the step, or of the job if the step has none.
 class SlurmResolver : public SimpleResolver {
  public:
+  // Reads the variables from `environment`. Throws Error if one is missing or not valid.
   explicit SlurmResolver(SlurmOptions options = {},
                          const Environment& environment = process_environment());
 };

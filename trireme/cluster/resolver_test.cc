@@ -43,7 +43,7 @@ TEST(Cluster, TheChiefWithoutAnEntryHasNoTask) {
   EXPECT_FALSE(chief.is_server());
 }
 
-TEST(SimpleResolver, GivesWhatItWasGiven) {
+TEST(SimpleResolver, ReturnsTheGivenCluster) {
   const SimpleResolver resolver(kSpec, TaskId{"worker", 1});
   EXPECT_EQ(resolver.cluster().spec, kSpec);
   EXPECT_TRUE(resolver.is_server());
@@ -52,7 +52,7 @@ TEST(SimpleResolver, GivesWhatItWasGiven) {
   EXPECT_EQ(converted.task, (TaskId{"worker", 1}));
 }
 
-TEST(SimpleResolver, RefusesATaskThatIsNotThere) {
+TEST(SimpleResolver, RejectsATaskThatIsNotInTheSpec) {
   EXPECT_EQ(error_of(
                 [] {
                   SimpleResolver(kSpec, TaskId{"worker", 5});
@@ -77,13 +77,13 @@ TEST(TfConfigResolver, TheIndexMayBeAString) {
             (TaskId{"ps", 3}));
 }
 
-TEST(TfConfigResolver, WithoutTfConfigLocal) {
+TEST(TfConfigResolver, IsLocalWithoutTfConfig) {
   EXPECT_TRUE(TfConfigResolver(environment_of({})).cluster().is_local());
   EXPECT_TRUE(of_tf_config("").is_local());
   EXPECT_TRUE(of_tf_config("{}").is_local());
 }
 
-TEST(TfConfigResolver, TheEvaluatorMayLackTheCluster) {
+TEST(TfConfigResolver, TheEvaluatorNeedsNoCluster) {
   for (const char* text :
        {R"({"task": {"type": "evaluator", "index": 0}})", R"({"task": {"type": "evaluator"}})",
         R"({"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator", "index": 0}})"}) {
@@ -92,7 +92,7 @@ TEST(TfConfigResolver, TheEvaluatorMayLackTheCluster) {
   }
 }
 
-TEST(TfConfigResolver, WithoutATaskTheChiefsProgram) {
+TEST(TfConfigResolver, IsTheChiefsProgramWithoutATask) {
   const Cluster cluster = of_tf_config(R"({"cluster": {"worker": ["a:1"]}})");
   EXPECT_EQ(cluster.task, std::nullopt);
   EXPECT_FALSE(cluster.is_local());
@@ -101,7 +101,7 @@ TEST(TfConfigResolver, WithoutATaskTheChiefsProgram) {
 TEST(WrongTfConfig, NotJson) {
   EXPECT_EQ(problem("{\"cluster\": "), "TF_CONFIG is not valid JSON at line 1, column 13");
   EXPECT_EQ(problem("7"),
-            "TF_CONFIG: is no object; write {\"cluster\": {...}, \"task\": {\"type\": ..., "
+            "TF_CONFIG: is not an object; write {\"cluster\": {...}, \"task\": {\"type\": ..., "
             "\"index\": ...}}");
 }
 
@@ -109,9 +109,10 @@ TEST(WrongTfConfig, BadSpec) {
   EXPECT_EQ(problem(R"({"cluster": {"worker": ["a:1", "b"]}})"),
             "TF_CONFIG: cluster spec: job 'worker', task 1: address 'b' has no port; write "
             "host:port");
-  EXPECT_EQ(problem(R"({"cluster": {"master": ["a:1"]}})"),
-            "TF_CONFIG: cluster spec: job 'master' is no role; the roles are worker, chief, ps "
-            "and evaluator");
+  EXPECT_EQ(
+      problem(R"({"cluster": {"master": ["a:1"]}})"),
+      "TF_CONFIG: cluster spec: job 'master' is not a valid role; the roles are worker, chief, ps "
+      "and evaluator");
 }
 
 TEST(WrongTfConfig, BadTask) {
@@ -120,30 +121,31 @@ TEST(WrongTfConfig, BadTask) {
             "TF_CONFIG: cluster spec: job 'worker' has no task 2; it has 2 tasks, 0 to 1");
   EXPECT_EQ(problem(start + R"({"type": "ps", "index": 0}})", ErrorCode::kNotFound),
             "TF_CONFIG: cluster spec: there is no job 'ps'; it has worker");
-  EXPECT_EQ(problem(start + R"({"type": "master", "index": 0}})"),
-            "TF_CONFIG: task type 'master' is no role; the roles are worker, chief, ps and "
-            "evaluator");
+  EXPECT_EQ(
+      problem(start + R"({"type": "master", "index": 0}})"),
+      "TF_CONFIG: task type 'master' is not a valid role; the roles are worker, chief, ps and "
+      "evaluator");
   EXPECT_EQ(problem(start + R"({"type": "evaluator", "index": 1}})", ErrorCode::kOutOfRange),
             "TF_CONFIG: task index 1: a cluster has one evaluator at most, with index 0");
   EXPECT_EQ(problem(start + R"({"type": "worker", "index": "one"}})"),
-            "TF_CONFIG: key 'task.index': \"one\" is no index");
+            "TF_CONFIG: key 'task.index': \"one\" is not a valid index");
   EXPECT_EQ(problem(start + R"({"type": "worker", "index": -1}})"),
-            "TF_CONFIG: key 'task.index': -1 is no index");
-  EXPECT_EQ(problem(start + R"({"type": 3}})"),
-            "TF_CONFIG: key 'task.type': 3 is no role; the roles are worker, chief, ps and "
-            "evaluator");
+            "TF_CONFIG: key 'task.index': -1 is not a valid index");
+  EXPECT_EQ(
+      problem(start + R"({"type": 3}})"),
+      "TF_CONFIG: key 'task.type': 3 is not a valid role; the roles are worker, chief, ps and "
+      "evaluator");
   EXPECT_EQ(problem(start + R"("worker"})"),
-            "TF_CONFIG: key 'task': \"worker\" is no object; write {\"type\": \"worker\", "
+            "TF_CONFIG: key 'task': \"worker\" is not an object; write {\"type\": \"worker\", "
             "\"index\": 0}");
   EXPECT_EQ(problem(start + R"({"type": "worker"}})"),
-            "TF_CONFIG: task type 'worker' needs a task index beside it");
-  EXPECT_EQ(problem(start + R"({"index": 1}})"),
-            "TF_CONFIG: a task index needs a task type beside it");
+            "TF_CONFIG: task type 'worker' needs a task index");
+  EXPECT_EQ(problem(start + R"({"index": 1}})"), "TF_CONFIG: a task index needs a task type");
 }
 
 TEST(WrongTfConfig, ATaskButNoCluster) {
   EXPECT_EQ(problem(R"({"task": {"type": "worker", "index": 0}})"),
-            "TF_CONFIG: task /job:worker/task:0 is in no cluster; give one in TF_CONFIG's key "
+            "TF_CONFIG: task /job:worker/task:0 is not in a cluster; define one in TF_CONFIG's key "
             "'cluster' or in a file");
 }
 
@@ -162,7 +164,7 @@ class ClusterFile : public testing::Test {
       std::filesystem::temp_directory_path() / ("cluster_test." + std::to_string(getpid()));
 };
 
-TEST_F(ClusterFile, HoldsTheClusterBareOrUnderItsKey) {
+TEST_F(ClusterFile, HoldsTheClusterWithOrWithoutItsKey) {
   const std::string bare = kSpec.to_json();
   for (const std::string& text : {bare, "{\"cluster\": " + bare + "}"}) {
     const ClusterFileResolver resolver(file(text), TaskId{"ps", 0});
@@ -181,9 +183,9 @@ TEST_F(ClusterFile, ErrorsNameTheFile) {
   };
   EXPECT_EQ(file_problem("{\n,}"), "its text is not valid JSON at line 2, column 1");
   EXPECT_EQ(file_problem("[]"),
-            "cluster spec: is no object of jobs; write {\"worker\": [\"host:port\"]}");
+            "cluster spec: is not an object of jobs; write {\"worker\": [\"host:port\"]}");
   EXPECT_EQ(file_problem(R"({"worker": ["a:1", "a:1"]})"),
-            "cluster spec: job 'worker', task 1: address 'a:1' is already that of "
+            "cluster spec: job 'worker', task 1: address 'a:1' is already used by "
             "/job:worker/task:0; every task needs its own");
   EXPECT_EQ(file_problem(R"({"cluster": {}, "task": {"type": "worker", "index": 0}})"),
             "key 'task' does not belong in a file that all tasks share; use --task_type and "

@@ -10,9 +10,9 @@
 namespace trireme::internal {
 namespace {
 
-constexpr size_t kMaxNameLength = 255;  // that of the domain name system
+constexpr size_t kMaxNameLength = 255;  // limit of the domain name system
 
-// At the commas that stand in no bracket.
+// Splits the text at the commas outside of brackets.
 std::vector<std::string> split_names(const std::string& text) {
   std::vector<std::string> names(1);
   bool inside = false;
@@ -31,18 +31,19 @@ std::vector<std::string> split_names(const std::string& text) {
   return names;
 }
 
-// One number or range of a bracket, "01-03": what it begins and ends with, and how wide it is.
+// A number or a range inside brackets, "01-03".
 struct Range {
   int first = 0;
   int last = 0;
-  size_t width = 0;
+  size_t width = 0;  // minimum number of digits, filled with zeros
 
   explicit Range(const std::string& text) {
     const size_t dash = text.find('-');
     const std::string low = text.substr(0, dash);
     const std::string high = dash == text.npos ? low : text.substr(dash + 1);
     const std::optional<int> from = parse_int(low), to = parse_int(high);
-    if (!from || !to || *to < *from) refuse(absl::StrCat("'", text, "' is no range of numbers"));
+    if (!from || !to || *to < *from)
+      refuse(absl::StrCat("'", text, "' is not a valid range of numbers"));
     if (*to - *from >= kMaxTasks) {
       refuse(absl::StrCat("the range '", text, "' has more than ", kMaxTasks, " nodes"));
     }
@@ -56,8 +57,9 @@ struct Range {
   }
 };
 
-// Puts each number of the bracket's inside after each of the names.
-std::vector<std::string> times(const std::vector<std::string>& names, const std::string& inside) {
+// Appends each number in the brackets to each of the names.
+std::vector<std::string> append_numbers(const std::vector<std::string>& names,
+                                        const std::string& inside) {
   std::vector<Range> ranges;
   int64_t size = 0;
   for (const std::string& text : std::vector<std::string>(absl::StrSplit(inside, ','))) {
@@ -82,7 +84,7 @@ std::vector<std::string> expand_name(const std::string& text) {
   while (at < text.size()) {
     if (text[at] == '[') {
       const size_t close = text.find(']', at);
-      names = times(names, text.substr(at + 1, close - at - 1));
+      names = append_numbers(names, text.substr(at + 1, close - at - 1));
       at = close + 1;
     } else {
       for (std::string& name : names) name += text[at];
@@ -116,7 +118,7 @@ std::vector<int> expand_tasks_per_node(const std::string& text) {
     }
     const std::optional<int> tasks = parse_int(entry.substr(0, open));
     if (!tasks || !times || *tasks > kMaxTasks || *times > kMaxTasks) {
-      refuse(absl::StrCat("'", entry, "' is no count of tasks, as 2 or 2(x3)"));
+      refuse(absl::StrCat("'", entry, "' is not a valid number of tasks; write 2 or 2(x3)"));
     }
     counts.insert(counts.end(), *times, *tasks);
     if (counts.size() > kMaxTasks) refuse(absl::StrCat("it has more than ", kMaxTasks, " nodes"));

@@ -8,7 +8,7 @@ namespace {
 using Names = std::vector<std::string>;
 using Variables = std::map<std::string, std::string>;
 
-// What srun sets for rank 2 of three on two nodes, with the changes of a test.
+// Returns the variables that srun sets for rank 2 of three on two nodes, with the given changes.
 Variables variables(const Variables& changes) {
   Variables result = {{"SLURM_PROCID", "2"},
                       {"SLURM_NTASKS", "3"},
@@ -40,17 +40,17 @@ TEST(SlurmNodelist, ExpandsTasksPerNode) {
   EXPECT_EQ(internal::expand_tasks_per_node("4"), std::vector<int>{4});
 }
 
-TEST(SlurmNodelist, RefusesWhatIsMalformedOrHuge) {
+TEST(SlurmNodelist, RejectsMalformedOrHugeLists) {
   const auto list_problem = [](const std::string& text) {
     return error_of([&] { internal::expand_nodelist(text); });
   };
   EXPECT_EQ(list_problem("[0-999999999]"), "the range '0-999999999' has more than 65536 nodes");
   EXPECT_EQ(list_problem("a[0-65535],b"), "it has more than 65536 nodes");
   EXPECT_EQ(list_problem("a[0-65535]b[0-65535]c[0-65535]"), "it has more than 65536 nodes");
-  EXPECT_EQ(list_problem("a[0-99999999999]"), "'0-99999999999' is no range of numbers");
-  EXPECT_EQ(list_problem("a[3-1]"), "'3-1' is no range of numbers");
-  EXPECT_EQ(list_problem("a[]"), "'' is no range of numbers");
-  EXPECT_EQ(list_problem("a[1,]"), "'' is no range of numbers");
+  EXPECT_EQ(list_problem("a[0-99999999999]"), "'0-99999999999' is not a valid range of numbers");
+  EXPECT_EQ(list_problem("a[3-1]"), "'3-1' is not a valid range of numbers");
+  EXPECT_EQ(list_problem("a[]"), "'' is not a valid range of numbers");
+  EXPECT_EQ(list_problem("a[1,]"), "'' is not a valid range of numbers");
   EXPECT_EQ(list_problem("a[1"), "a '[' has no ']'");
   EXPECT_EQ(list_problem("a]"), "brackets do not match");
   EXPECT_EQ(list_problem("a[[1]]"), "brackets do not match");
@@ -60,11 +60,12 @@ TEST(SlurmNodelist, RefusesWhatIsMalformedOrHuge) {
   for (const std::string text :
        {"", "x", "2(x)", "2(x3", "2x3", "(x3)", "-1", "1(x999999)", "2(x3)4"}) {
     const std::string message = error_of([&] { internal::expand_tasks_per_node(text); });
-    EXPECT_EQ(message.substr(text.size() + 2), " is no count of tasks, as 2 or 2(x3)") << text;
+    EXPECT_EQ(message.substr(text.size() + 2), " is not a valid number of tasks; write 2 or 2(x3)")
+        << text;
   }
 }
 
-TEST(SlurmResolver, AllAreWorkersUnlessTold) {
+TEST(SlurmResolver, AllRanksAreWorkersByDefault) {
   const Cluster cluster = resolved({});
   EXPECT_EQ(cluster.spec, (ClusterSpec{{"worker", {"node1:8888", "node1:8889", "node2:8888"}}}));
   EXPECT_EQ(cluster.task, (TaskId{"worker", 2}));
@@ -96,39 +97,41 @@ TEST(WrongSlurm, HalfSet) {
 
 TEST(WrongSlurm, BadValues) {
   EXPECT_EQ(problem({{"SLURM_PROCID", "3"}}),
-            "Slurm: SLURM_PROCID='3' is no number from 0 to 2; srun sets it");
+            "Slurm: SLURM_PROCID='3' is not a number from 0 to 2; srun sets it");
   EXPECT_EQ(problem({{"SLURM_STEP_NODELIST", "node[0-999999999]"}}),
             "Slurm: SLURM_STEP_NODELIST='node[0-999999999]': the range '0-999999999' has more "
             "than 65536 nodes");
-  EXPECT_EQ(problem({{"SLURM_STEP_TASKS_PER_NODE", "2(y3)"}}),
-            "Slurm: SLURM_STEP_TASKS_PER_NODE='2(y3)': '2(y3)' is no count of tasks, as 2 or "
-            "2(x3)");
+  EXPECT_EQ(
+      problem({{"SLURM_STEP_TASKS_PER_NODE", "2(y3)"}}),
+      "Slurm: SLURM_STEP_TASKS_PER_NODE='2(y3)': '2(y3)' is not a valid number of tasks; write 2 "
+      "or 2(x3)");
   EXPECT_EQ(problem({{"SLURM_STEP_TASKS_PER_NODE", "2,2"}}),
-            "Slurm: SLURM_STEP_TASKS_PER_NODE='2,2' makes 4 tasks, and SLURM_NTASKS=3");
+            "Slurm: SLURM_STEP_TASKS_PER_NODE='2,2' adds up to 4 tasks, but SLURM_NTASKS=3");
   EXPECT_EQ(problem({{"SLURM_STEP_TASKS_PER_NODE", "3"}}),
-            "Slurm: SLURM_STEP_TASKS_PER_NODE='3' is of 1 node, the node list of 2");
+            "Slurm: SLURM_STEP_TASKS_PER_NODE='3' is for 1 node, but the node list has 2");
   EXPECT_EQ(problem({{"SLURM_STEP_NODELIST", "n,n"}}),
             "Slurm: SLURM_STEP_NODELIST='n,n': cluster spec: job 'worker', task 2: address "
-            "'n:8888' is already that of /job:worker/task:0; every task needs its own");
+            "'n:8888' is already used by /job:worker/task:0; every task needs its own");
 }
 
 TEST(WrongSlurm, AnotherDistributionThanBlock) {
   EXPECT_EQ(problem({{"SLURM_NODEID", "0"}}),
-            "Slurm: SLURM_NODEID='0', but rank 2 would have 1 if node after node were filled; run "
+            "Slurm: SLURM_NODEID='0', but rank 2 would have 1 if Slurm filled node after node; run "
             "srun with --distribution=block");
   EXPECT_EQ(resolved({{"SLURM_NODEID", "1"}, {"SLURM_LOCALID", "0"}}).task, (TaskId{"worker", 2}));
 }
 
 TEST(WrongSlurm, BadOptions) {
   EXPECT_EQ(problem({}, {.jobs = {{"ps", 1}, {"worker", 1}}}),
-            "Slurm: option jobs: 1 ps and 1 worker make 2 tasks, and SLURM_NTASKS=3");
+            "Slurm: option jobs: 1 ps and 1 worker add up to 2 tasks, but SLURM_NTASKS=3");
   EXPECT_EQ(problem({}, {.jobs = {{"ps", -1}, {"worker", 4}}}),
             "Slurm: option jobs: job 'ps' has -1 tasks");
   EXPECT_EQ(problem({}, {.jobs = {{"server", 3}}}),
-            "Slurm: option jobs: 'server' is no role; the roles are worker, chief, ps and "
+            "Slurm: option jobs: 'server' is not a valid role; the roles are worker, chief, ps and "
             "evaluator");
-  EXPECT_EQ(problem({}, {.port_base = 65535}),
-            "Slurm: option port_base: 65535 plus 1 is no port; it must be from 1 to 65535");
+  EXPECT_EQ(
+      problem({}, {.port_base = 65535}),
+      "Slurm: option port_base: 65535 plus 1 is not a valid port; it must be from 1 to 65535");
 }
 
 }  // namespace

@@ -6,27 +6,30 @@
 #include <iosfwd>
 #include <string>
 
-#include "trireme/base/error.h"  // who parses must be able to catch
+#include "trireme/base/error.h"  // callers of parse() catch Error
 
 namespace trireme {
 
-// One task of a cluster, written "/job:worker/task:0".
+// Identifies a task of a cluster. Written "/job:worker/task:0".
 struct TaskId {
-  std::string job;
-  int index = 0;
+  std::string job;  // name of the job: "worker"
+  int index = 0;    // index of the task in its job
 
-  // Throws Error unless the text is exactly of the form above.
+  // Reads "/job:worker/task:0". Throws Error unless the text has exactly this form.
   static TaskId parse(const std::string& text);
+  // Returns the form that parse() reads.
   std::string to_string() const;
 
-  // By job name, then by index.
+  // Orders tasks by job name, then by index.
   auto operator<=>(const TaskId&) const = default;
 };
 
+// Prints task.to_string().
 std::ostream& operator<<(std::ostream& out, const TaskId& task);
 
 }  // namespace trireme
 
+// Lets tasks be keys of unordered containers.
 template <>
 struct std::hash<trireme::TaskId> {
   std::size_t operator()(const trireme::TaskId& task) const {

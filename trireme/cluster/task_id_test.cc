@@ -13,7 +13,7 @@ TEST(TaskId, ReadsWhatItWrites) {
   EXPECT_EQ(task.to_string(), "/job:worker/task:12");
 }
 
-TEST(TaskId, RefusesAnythingElse) {
+TEST(TaskId, RejectsOtherForms) {
   for (const char* text : {"", "worker", "/job:worker", "/task:0", "/job:/task:0",
                            "/job:worker/task:", "/job:worker/task:x", "/job:worker/task:-1",
                            "/job:worker/task:+1", "/job:worker/task: 1", "/job:worker/task:0/cpu:0",

@@ -63,7 +63,7 @@ int required_int(const Environment& environment, const std::string& name, int lo
   const std::string text = required(environment, name, why);
   const std::optional<int> value = parse_int(text);
   if (!value || *value < low || *value > high) {
-    refuse(absl::StrCat(name, "='", text, "' is no number from ", low, " to ", high, "; ", why));
+    refuse(absl::StrCat(name, "='", text, "' is not a number from ", low, " to ", high, "; ", why));
   }
   return *value;
 }

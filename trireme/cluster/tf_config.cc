@@ -33,49 +33,51 @@ std::string read_file(const std::string& path) {
 int read_index(const nlohmann::json& index) {
   const std::optional<int> value =
       parse_int(index.is_string() ? index.get<std::string>() : index.dump());
-  if (!value) refuse(absl::StrCat("key 'task.index': ", index.dump(), " is no index"));
+  if (!value) refuse(absl::StrCat("key 'task.index': ", index.dump(), " is not a valid index"));
   return *value;
 }
 
 }  // namespace
 
-Cluster Finding::settle() const {
+Cluster PartialCluster::to_cluster() const {
   if (!task_type && !task_index) return Cluster(spec);
-  if (!task_type) refuse(absl::StrCat(source, ": a task index needs a task type beside it"));
+  if (!task_type) refuse(absl::StrCat(source, ": a task index needs a task type"));
   if (!task_index && is_role(*task_type) && !is_single_role(*task_type)) {
-    refuse(absl::StrCat(source, ": task type '", *task_type, "' needs a task index beside it"));
+    refuse(absl::StrCat(source, ": task type '", *task_type, "' needs a task index"));
   }
   return in_context(source, [&] {
     return Cluster(spec, TaskId{*task_type, task_index.value_or(0)});
   });
 }
 
-Finding read_tf_config(const Environment& environment) {
-  Finding finding{.source = "TF_CONFIG"};
+PartialCluster read_tf_config(const Environment& environment) {
+  PartialCluster found{.source = "TF_CONFIG"};
   const std::optional<std::string> text = lookup(environment, "TF_CONFIG");
-  if (!text) return finding;
+  if (!text) return found;
   const nlohmann::json config = parse_json(*text, "TF_CONFIG");
   in_context("TF_CONFIG", [&] {
     if (!config.is_object()) {
-      refuse("is no object; write {\"cluster\": {...}, \"task\": {\"type\": ..., \"index\": ...}}");
+      refuse(
+          "is not an object; write {\"cluster\": {...}, \"task\": {\"type\": ..., \"index\": "
+          "...}}");
     }
-    if (config.contains("cluster")) finding.spec = ClusterSpec::from_json(config["cluster"].dump());
+    if (config.contains("cluster")) found.spec = ClusterSpec::from_json(config["cluster"].dump());
     if (!config.contains("task")) return;
     const nlohmann::json& task = config["task"];
     if (!task.is_object()) {
       refuse(absl::StrCat("key 'task': ", task.dump(),
-                          " is no object; write {\"type\": \"worker\", \"index\": 0}"));
+                          " is not an object; write {\"type\": \"worker\", \"index\": 0}"));
     }
     if (task.contains("type")) {
       if (!task["type"].is_string()) {
-        refuse(absl::StrCat("key 'task.type': ", task["type"].dump(), " is no role; the roles are ",
-                            kRoles));
+        refuse(absl::StrCat("key 'task.type': ", task["type"].dump(),
+                            " is not a valid role; the roles are ", kRoles));
       }
-      finding.task_type = task["type"].get<std::string>();
+      found.task_type = task["type"].get<std::string>();
     }
-    if (task.contains("index")) finding.task_index = read_index(task["index"]);
+    if (task.contains("index")) found.task_index = read_index(task["index"]);
   });
-  return finding;
+  return found;
 }
 
 ClusterSpec read_cluster_file(const std::string& path) {
@@ -96,7 +98,7 @@ ClusterSpec read_cluster_file(const std::string& path) {
 }  // namespace internal
 
 TfConfigResolver::TfConfigResolver(const Environment& environment)
-    : SimpleResolver(internal::read_tf_config(environment).settle()) {}
+    : SimpleResolver(internal::read_tf_config(environment).to_cluster()) {}
 
 ClusterFileResolver::ClusterFileResolver(const std::string& path, std::optional<TaskId> task)
     : SimpleResolver(internal::read_cluster_file(path), std::move(task)) {}

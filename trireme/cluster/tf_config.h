@@ -7,21 +7,23 @@
 
 namespace trireme::internal {
 
-// A cluster, and as much of the task as its source told; flags may still replace either part.
-struct Finding {
-  std::string source;  // what an error names, as "TF_CONFIG"
+// A cluster, and as much of the task as its source gives. Flags may still replace either part of
+// the task.
+struct PartialCluster {
+  std::string source;  // name of the source in errors, as "TF_CONFIG"
   ClusterSpec spec = {};
   std::optional<std::string> task_type = {};
   std::optional<int> task_index = {};
 
-  // Throws Error if the task is half given or not in the spec. The chief and the evaluator need no
-  // index.
-  Cluster settle() const;
+  // Throws Error if only half of the task is given, or if it is not in the spec. The chief and the
+  // evaluator need no index.
+  Cluster to_cluster() const;
 };
 
-// All unset if there is no TF_CONFIG.
-Finding read_tf_config(const Environment& environment);
+// Reads the variable TF_CONFIG. Returns an empty result if it is not set.
+PartialCluster read_tf_config(const Environment& environment);
 
+// Reads a file with a cluster spec as JSON. Throws Error, which names the file.
 ClusterSpec read_cluster_file(const std::string& path);
 
 }  // namespace trireme::internal

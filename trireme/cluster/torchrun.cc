@@ -4,6 +4,9 @@
 #include "trireme/cluster/resolver.h"
 #include "trireme/cluster/text.h"
 
+// Derives the address of every rank from torchrun's variables. MASTER_PORT belongs to the store of
+// the launcher, so the ranks of a node listen on the ports after it. Ranks are numbered node after
+// node, with LOCAL_WORLD_SIZE ranks on each.
 namespace trireme {
 namespace {
 
@@ -12,8 +15,8 @@ using internal::required;
 using internal::required_int;
 
 struct Nodes {
-  std::string source;              // the variable, for errors
-  std::vector<std::string> hosts;  // in the order of the ranks
+  std::string source;              // name and value of the variable, for errors
+  std::vector<std::string> hosts;  // hosts in the order of the ranks
 };
 
 Nodes find_nodes(const Environment& environment, int nodes) {
@@ -44,8 +47,8 @@ Cluster read(const Environment& environment) {
   const int local = required_int(environment, "LOCAL_WORLD_SIZE", 1, world,
                                  "it counts the ranks on one node, as torchrun does");
   if (world % local != 0) {
-    refuse(absl::StrCat("WORLD_SIZE=", world, " is no multiple of LOCAL_WORLD_SIZE=", local,
-                        "; every node must run as many ranks"));
+    refuse(absl::StrCat("WORLD_SIZE=", world, " is not a multiple of LOCAL_WORLD_SIZE=", local,
+                        "; every node must run the same number of ranks"));
   }
   // MASTER_PORT itself belongs to the launcher's store.
   const int port = required_int(environment, "MASTER_PORT", 1, internal::kMaxPort - local,

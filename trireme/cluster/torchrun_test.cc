@@ -6,7 +6,7 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
-// What torchrun sets for rank 1 of two on one node, with the changes of a test.
+// Returns the variables that torchrun sets for rank 1 of two on one node, with the given changes.
 Variables variables(const Variables& changes) {
   Variables result = {{"MASTER_ADDR", "localhost"},
                       {"MASTER_PORT", "29500"},
@@ -31,7 +31,7 @@ TEST(TorchrunResolver, OneNodeListensAfterTheLaunchersPort) {
   EXPECT_EQ(cluster.task, (TaskId{"worker", 1}));
 }
 
-TEST(TorchrunResolver, SeveralNodesAreNamed) {
+TEST(TorchrunResolver, TakesSeveralNodesFromTriremeNodes) {
   const Cluster cluster =
       resolved({{"WORLD_SIZE", "4"}, {"RANK", "3"}, {"TRIREME_NODES", "a,::1"}});
   EXPECT_EQ(cluster.spec,
@@ -55,10 +55,10 @@ TEST(WrongTorchrun, BadHosts) {
             "has no host; write host:port");
   EXPECT_EQ(problem({{"WORLD_SIZE", "4"}, {"TRIREME_NODES", "a,a"}}),
             "torchrun: TRIREME_NODES='a,a': cluster spec: job 'worker', task 2: address 'a:29501' "
-            "is already that of /job:worker/task:0; every task needs its own");
+            "is already used by /job:worker/task:0; every task needs its own");
   EXPECT_EQ(problem({{"MASTER_ADDR", "a b"}}),
             "torchrun: MASTER_ADDR='a b': cluster spec: job 'worker', task 0: address "
-            "'a b:29501' has a host with characters that no host name has");
+            "'a b:29501' has a host with characters that are not allowed in a host name");
 }
 
 TEST(WrongTorchrun, HalfSet) {
@@ -76,15 +76,17 @@ TEST(WrongTorchrun, HalfSet) {
 
 TEST(WrongTorchrun, BadNumbers) {
   EXPECT_EQ(problem({{"RANK", "2"}}),
-            "torchrun: RANK='2' is no number from 0 to 1; it numbers this process among "
+            "torchrun: RANK='2' is not a number from 0 to 1; it numbers this process among "
             "WORLD_SIZE");
-  EXPECT_EQ(problem({{"WORLD_SIZE", "1000000000"}}),
-            "torchrun: WORLD_SIZE='1000000000' is no number from 1 to 65536; it counts the ranks");
-  EXPECT_EQ(problem({{"WORLD_SIZE", "3"}}),
-            "torchrun: WORLD_SIZE=3 is no multiple of LOCAL_WORLD_SIZE=2; every node must run as "
-            "many ranks");
+  EXPECT_EQ(
+      problem({{"WORLD_SIZE", "1000000000"}}),
+      "torchrun: WORLD_SIZE='1000000000' is not a number from 1 to 65536; it counts the ranks");
+  EXPECT_EQ(
+      problem({{"WORLD_SIZE", "3"}}),
+      "torchrun: WORLD_SIZE=3 is not a multiple of LOCAL_WORLD_SIZE=2; every node must run the "
+      "same number of ranks");
   EXPECT_EQ(problem({{"MASTER_PORT", "65534"}}),
-            "torchrun: MASTER_PORT='65534' is no number from 1 to 65533; the ranks of a node "
+            "torchrun: MASTER_PORT='65534' is not a number from 1 to 65533; the ranks of a node "
             "listen on the ports after it");
 }
 

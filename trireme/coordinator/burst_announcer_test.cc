@@ -11,7 +11,7 @@ using std::chrono::seconds;
 
 class BurstAnnouncerTest : public testing::Test {
  protected:
-  // Puts a closure that long after the last one.
+  // Puts a closure `gap` after the last one. Returns true if it should be announced now.
   bool put_after(Duration gap, Duration cost = {}) {
     return announcer_.note_put(now_ += gap, cost);
   }
@@ -24,7 +24,7 @@ class BurstAnnouncerTest : public testing::Test {
   BurstAnnouncer announcer_{kClosures, kTime};
 };
 
-TEST_F(BurstAnnouncerTest, AClosureThatFollowsNoOtherIsAnnouncedAtOnce) {
+TEST_F(BurstAnnouncerTest, AnnouncesASingleClosureAtOnce) {
   EXPECT_FALSE(announcer_.has_unannounced());
   EXPECT_TRUE(put_after({}));
   EXPECT_TRUE(announcer_.has_unannounced());
@@ -33,7 +33,7 @@ TEST_F(BurstAnnouncerTest, AClosureThatFollowsNoOtherIsAnnouncedAtOnce) {
   EXPECT_TRUE(put_after(BurstAnnouncer::kBurstGap));
 }
 
-TEST_F(BurstAnnouncerTest, ClosuresOfABurstAreAnnouncedWhenTheyAreEnoughForABatch) {
+TEST_F(BurstAnnouncerTest, AnnouncesABurstWhenItHasEnoughClosuresForABatch) {
   EXPECT_TRUE(put_after({}));
   for (int batch = 0; batch < 3; ++batch) {
     announcer_.note_announced();
@@ -43,7 +43,7 @@ TEST_F(BurstAnnouncerTest, ClosuresOfABurstAreAnnouncedWhenTheyAreEnoughForABatc
   }
 }
 
-TEST_F(BurstAnnouncerTest, ClosuresOfABurstAreAnnouncedWhenTheyLastAsLongAsABatch) {
+TEST_F(BurstAnnouncerTest, AnnouncesABurstWhenItLastsAsLongAsABatch) {
   EXPECT_TRUE(put_after({}));
   for (int batch = 0; batch < 3; ++batch) {
     announcer_.note_announced();
@@ -54,26 +54,26 @@ TEST_F(BurstAnnouncerTest, ClosuresOfABurstAreAnnouncedWhenTheyLastAsLongAsABatc
   EXPECT_TRUE(put_after(kInBurst, kTime));
 }
 
-TEST_F(BurstAnnouncerTest, APauseAnnouncesTheRestOfABurst) {
+TEST_F(BurstAnnouncerTest, AnnouncesTheRestOfABurstAfterAPause) {
   put_after({});
   announcer_.note_announced();
   EXPECT_FALSE(put_after(kInBurst));
   EXPECT_TRUE(put_after(BurstAnnouncer::kBurstGap));
-  // A burst is one whether or not its first closure has been announced by now.
+  // This closure is part of a burst, whether or not the one before it has been announced.
   EXPECT_FALSE(put_after(kInBurst));
 }
 
-TEST_F(BurstAnnouncerTest, ABatchIsDueUntilItIsAnnounced) {
+TEST_F(BurstAnnouncerTest, KeepsAskingForAnAnnouncementUntilItIsMade) {
   for (size_t i = 0; i < kClosures; ++i) put_after(kInBurst);
   EXPECT_TRUE(put_after(kInBurst));
   announcer_.note_announced();
   EXPECT_FALSE(put_after(kInBurst));
 }
 
-TEST_F(BurstAnnouncerTest, OneDelayedAnnouncementIsScheduledAtATime) {
+TEST_F(BurstAnnouncerTest, SchedulesOneDelayedAnnouncementAtATime) {
   EXPECT_TRUE(announcer_.schedule_delayed());
   EXPECT_FALSE(announcer_.schedule_delayed());
-  announcer_.note_announced();  // Announced early: the timer runs all the same.
+  announcer_.note_announced();  // Announced early, but the timer still runs.
   EXPECT_FALSE(announcer_.schedule_delayed());
   announcer_.note_delay_over();
   EXPECT_TRUE(announcer_.schedule_delayed());

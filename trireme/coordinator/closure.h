@@ -14,92 +14,105 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "trireme/base/average_duration.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/mutex.h"
-#include "trireme/base/usual_time.h"
-#include "trireme/coordinator/per_worker_values.h"
+#include "trireme/coordinator/stand_ins.h"
 #include "trireme/graph/plan.h"
 #include "trireme/rpc/message.h"
 
 namespace trireme::internal {
 
-// A closure on its way, and its name at each stage:
+// The stages of a closure, and the name of its type at each stage:
 //
 //   client:  FunctionStep (a captured call) -> Closure (scheduled)
 //   wire:    ClosureRequest
-//   worker:  ReceivedClosure -> ClosureRun (is running) -> RunResult
+//   worker:  ReceivedClosure -> ClosureRun (running) -> RunResult
 //   wire:    ClosureResponse
 //   client:  ClosureResult
 //
-// The function that it calls is a ClosureFunction on the client and a HostedFunction on a worker.
+// The function that a closure calls is a ClosureFunction on the client and a HostedFunction on a
+// worker.
 
-// How often one closure may run its function.
+// Maximum number of times that one closure may run its function.
 inline constexpr uint32_t kMostRepetitions = 1 << 20;
 
 class WorkerResource;
 struct ClosureFunction;
 
-// Functions that are the same call for elements of other shapes, as far as workers have met such.
-// Thread-safe.
+// The variants of a function: captures of the same call for the other element shapes that workers
+// have drawn so far. Thread-safe.
 class FunctionVariants {
  public:
+  // Adds a variant, unless it is present. Evicts the oldest one beyond a limit.
   void add(const std::shared_ptr<const ClosureFunction>& function);
+  // Returns the variants that still exist, the newest first.
   std::vector<std::shared_ptr<const ClosureFunction>> get() const;
 
  private:
   mutable Mutex mutex_;
-  // The last to be added first. Those who made the functions hold them.
+  // Newest first. Weak, since two functions are variants of each other; ClosureFunctions and the
+  // closures own them.
   std::deque<std::weak_ptr<const ClosureFunction>> functions_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A captured function as workers run it. Registered once with each worker that gets closures of it.
+// A captured or native function that workers can run. Registered once with each worker that gets
+// closures of it. Immutable once it is made, except for the estimated cost and the variants.
 struct ClosureFunction {
-  uint32_t id = 0;
+  uint32_t id = 0;  // Unique within the coordinator.
   std::string name;
-  std::shared_ptr<const Plan> plan;
-  Message registration;       // RegisterFunctionRequest
-  std::vector<uint32_t> own;  // those of its variables that travel with each closure
-  uint64_t answer_bytes = 0;
+  std::shared_ptr<const Plan> plan;  // Null for a native function.
+  Message registration;              // A RegisterFunctionRequest.
+  // Indices of the function's variables that are in the client program's memory. Their values are
+  // sent with each closure.
+  std::vector<uint32_t> own;
+  uint64_t answer_bytes = 0;  // Estimated size of the results.
 
-  // Of a closure on a worker. At first as long as a batch may last, so that the first ones run
-  // alone.
-  mutable UsualTime cost{std::chrono::milliseconds(1)};
+  // Estimated time for which one run keeps a worker busy. The initial value is the duration of a
+  // whole batch, so that the first closures are sent alone.
+  mutable AverageDuration cost{std::chrono::milliseconds(1)};
   mutable FunctionVariants variants;
 };
 
+// The tensors that a closure returned, or the error with which it failed.
 using ClosureResult = absl::StatusOr<std::vector<at::Tensor>>;
 
-// One call of a function, which some worker is to run. It changes variables once, however often it
-// is run: servers know its pushes by its sequence.
+// One call of a function, to be run by some worker. It changes variables once however often it is
+// run, because servers recognize its pushes by its sequence.
+//
+// Not thread-safe. Only the queue may change a closure that is queued, and only the dispatcher that
+// took it may change one that is in flight.
 struct Closure {
-  std::shared_ptr<const ClosureFunction> function;  // as it was scheduled
-  // What a worker is to run: the same, or a variant for elements that one has drawn. Only for who
-  // has the closure in hand.
+  std::shared_ptr<const ClosureFunction> function;  // The function that was scheduled.
+  // The function that a worker is to run: `function`, or a variant for elements that a worker has
+  // drawn. Only the dispatcher that has the closure may use it.
   std::shared_ptr<const ClosureFunction> current;
-  std::vector<at::Tensor>
-      tensors;  // inputs that no worker draws, then the function's own variables
-  std::vector<std::shared_ptr<WorkerResource>> resources;  // one for each draw of the function
-  std::shared_ptr<const void> shape;                       // of its results
+  // Inputs that no worker draws, then the values of the variables in `function->own`.
+  std::vector<at::Tensor> tensors;
+  std::vector<std::shared_ptr<WorkerResource>> resources;  // One for each draw of the function.
+  std::shared_ptr<const void> shape;  // Structure of the results (FunctionStep::shape).
   uint64_t seed = 0;
   uint64_t step = 0;
-  uint32_t repeat = 1;  // how often a worker runs it
+  uint32_t repeat = 1;  // Number of times that a worker runs it.
   std::optional<Time> deadline;
-  uint64_t sequence = 0;  // the first of `repeat`; given by the queue
-  // Gives it a function for elements that a worker has drawn. Captures, on a thread of the user.
+  uint64_t sequence = 0;  // First of `repeat` sequence numbers. Set by the queue.
+  // Sets `current` to a function for elements that a worker has drawn. Captures that function if
+  // necessary, so it must be called on a thread of the user.
   std::function<void(const DrawnShapes&)> capture_again;
 
-  // Used by who runs it.
-  int server_failures = 0;  // of runs in which a parameter server did not do its part
-  int refusals = 0;         // by workers that did not run it at all
-  int captures = 0;
+  // Counters of the dispatchers, which limit how often a closure is retried.
+  int server_failures = 0;  // Number of runs that failed because of a parameter server.
+  int refusals = 0;         // Number of times that a worker rejected it without running it.
+  int captures = 0;         // Number of times that its function was captured again.
 
-  // Of one that will not run any more: gives up what it holds of the user's.
+  // Releases the user's objects that the closure holds. Called once it will not run any more.
   void release() {
     tensors.clear();
     resources.clear();
     capture_again = nullptr;
   }
 
+  // Returns the size of the tensors that are sent with the closure.
   uint64_t bytes() const {
     uint64_t bytes = 0;
     for (const at::Tensor& tensor : tensors) bytes += tensor.defined() ? tensor.nbytes() : 0;
@@ -108,10 +121,10 @@ struct Closure {
 
  private:
   friend class ClosureQueue;
-  std::atomic<bool> decided_ = false;
-  // Under the lock of the queue.
+  std::atomic<bool> decided_ = false;  // True once `result_` is set. For threads that spin.
+  // Guarded by the queue's lock.
   std::optional<ClosureResult> result_;
-  int worker_ = -1;  // that has it
+  int worker_ = -1;  // Index of the worker that took it last.
 };
 
 using ClosurePtr = std::shared_ptr<Closure>;

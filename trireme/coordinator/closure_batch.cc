@@ -36,7 +36,7 @@ ClosureBatch::~ClosureBatch() {
 }
 
 void ClosureBatch::set(size_t index, RunResult answer) {
-  answers_[index] = std::move(answer);  // each closure has its own place
+  answers_[index] = std::move(answer);  // No lock: each closure has its own element.
   if (left_.fetch_sub(1) == 1) done_(std::move(answers_));
 }
 

@@ -18,10 +18,10 @@ namespace trireme::internal {
 
 class ClosureBatch;
 
-// The batches of one coordinator that have not ended, so that they can be cancelled. Thread-safe.
+// The running batches of one coordinator, so that they can be cancelled. Thread-safe.
 class RunningBatches {
  public:
-  // Stops the batches whose closures all are below.
+  // Stops the batches all of whose sequences are below `sequence`.
   void stop_below(uint64_t sequence);
 
  private:
@@ -31,14 +31,14 @@ class RunningBatches {
   std::set<ClosureBatch*> batches_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Closures that came together and are answered together. Thread-safe; held by the runs of its
-// closures.
+// A batch of closures that arrived in one request and are answered in one response. Thread-safe.
+// Kept alive by the runs of its closures.
 class ClosureBatch {
  public:
   using Done = absl::AnyInvocable<void(absl::StatusOr<std::vector<RunResult>>)>;
 
-  // Holding `environment` keeps `running` alive too. `done` is called once, with the answers of all
-  // `size` closures. `last_sequence` is the highest of them, repetitions included.
+  // `environment` must keep `running` alive too. `done` is called once, with the answers of all
+  // `size` closures. `last_sequence` is the highest sequence of the batch, including repetitions.
   ClosureBatch(std::shared_ptr<ClosureEnvironment> environment, RunningBatches& running,
                size_t size, uint64_t watermark, uint64_t last_sequence, std::stop_source stop,
                Done done);
@@ -48,12 +48,12 @@ class ClosureBatch {
   ClosureBatch& operator=(const ClosureBatch&) = delete;
 
   ClosureEnvironment& environment() const { return *environment_; }
-  // All sequences below are decided.
+  // Returns the sequence below which all sequences were decided when the batch was sent.
   uint64_t watermark() const { return watermark_; }
   bool stopped() const { return stop_.stop_requested(); }
   std::stop_token stop_token() const { return stop_.get_token(); }
 
-  // Takes the answer of one closure; the last one calls `done`.
+  // Sets the answer of one closure. The call that sets the last one calls `done`.
   void set(size_t index, RunResult answer);
 
  private:
@@ -64,7 +64,7 @@ class ClosureBatch {
   const uint64_t watermark_;
   const uint64_t last_sequence_;
   const std::stop_source stop_;
-  std::atomic<size_t> left_;
+  std::atomic<size_t> left_;  // Number of closures without an answer.
   std::vector<RunResult> answers_;
   Done done_;
 };

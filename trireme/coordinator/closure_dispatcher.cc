@@ -11,19 +11,38 @@
 #include "trireme/coordinator/user_code.h"
 #include "trireme/rpc/timer.h"
 
+// The protocol with one worker. dispatch() repeats these steps until the worker has two batches:
+//
+//   1. next_ = closures captured again, or a batch from the queue
+//   2. Register or Create, one call at a time, until the worker has all that next_ needs
+//   3. Run: next_ becomes a batch in flight
+//
+// Every event that may allow progress calls dispatch(): a connection, new closures, an answer.
+//
+// Each closure that was taken is returned to the queue exactly once: by the thread that removes it,
+// under the lock, from in_flight_, next_ or captured_again_. disconnect() empties all three, and
+// later answers to calls of that connection fail is_current() and are ignored.
+//
+// An answer has one of these outcomes for a closure:
+//   - a result or an error of the function: finished;
+//   - CANCELLED: requeued, which cancels it if the queue is cancelling;
+//   - a parameter server did not answer the worker: requeued after a check of that server;
+//   - elements of new shapes: kept in flight until the user's thread has captured the function;
+//   - the whole call failed: requeued if the worker is lost or may accept it later, else failed.
+// Counters in the closure limit all retries except those after a cancellation or a lost worker.
 namespace trireme::internal {
 namespace {
 
-// While one batch is on its way the other runs.
+// Maximum number of batches that a worker has: it runs one while the next is on its way.
 constexpr size_t kBatchesInFlight = 2;
 
 constexpr Duration kSupplyTimeout = std::chrono::minutes(5);
-// A closure may run for hours; health checks tell whether its worker is there.
+// A closure may run for hours; health checks detect that its worker is lost.
 constexpr Duration kRunTimeout = std::chrono::hours(24 * 7);
 constexpr Duration kCancelTimeout = std::chrono::seconds(10);
-// Time before closures are requeued for which a parameter server did not answer the worker.
+// Delay before closures are requeued after a parameter server did not answer the worker.
 constexpr Duration kServerFailureDelay = std::chrono::milliseconds(100);
-// Limits of one closure.
+// Limits for each closure, after which it fails.
 constexpr int kMostServerFailures = 10;
 constexpr int kMostRefusals = 5;
 constexpr int kMostCaptures = 64;
@@ -90,12 +109,12 @@ void ClosureDispatcher::on_lost(const ConnectionLoss& loss) {
     closures = disconnect();
     ++losses_;
     if (loss.backoff < std::chrono::seconds(1) || last_function_ == nullptr) {
-      log_warning(channel_->task(), " is lost, its closures run elsewhere: ", describe(loss.why));
+      log_warning(channel_->task(), " is lost, its closures are requeued: ", describe(loss.why));
     } else {
       log_warning(channel_->task(), " was lost ", loss.losses_in_a_row,
                   " times without having run a closure of function '", last_function_->name,
-                  "'; it is set aside for ", loss.backoff / std::chrono::seconds(1),
-                  " s. Its own log tells why: ", describe(loss.why));
+                  "'; the coordinator backs off for ", loss.backoff / std::chrono::seconds(1),
+                  " s. See the worker's own log for the cause: ", describe(loss.why));
     }
   }
   context_->stragglers->forget(worker_);
@@ -157,7 +176,8 @@ bool ClosureDispatcher::dispatch() {
         supplying_ = !order.missing.empty();
         if (!supplying_) {
           order.batch = next_batch_++;
-          // Under the lock: once the connection is lost another worker may run and release them.
+          // Made under the lock: once the connection is lost, another worker may run the closures,
+          // which releases their tensors.
           order.run = run_request(context_->introduction.coordinator(),
                                   context_->queue->watermark(), next_);
           in_flight_[order.batch] = {std::exchange(next_, {}), Clock::real().now()};
@@ -166,7 +186,7 @@ bool ClosureDispatcher::dispatch() {
         order.options = call_options(supplying_ ? kSupplyTimeout : kRunTimeout);
       }
     }
-    // Outside of the lock: a call that cannot be made calls back in place.
+    // Outside of the lock, because a call that cannot be made runs its callback in place.
     if (!cancelled.empty()) {
       context_->queue->put_back(cancelled);
       continue;
@@ -197,14 +217,15 @@ void ClosureDispatcher::supply(const Order& order) {
   if (!dataset) {
     return supplied(make_status(
         ErrorCode::kFailedPrecondition,
-        "a closure draws from an iterator that another coordinator made, and not for this worker",
+        "a closure draws from an iterator that was made by another coordinator and does not exist "
+        "for this worker; make it with create_per_worker_dataset() of the same coordinator",
         {channel_->task(), ""}));
   }
-  ResourceRequest request{
-      .coordinator = context_->introduction.coordinator(),
-      .resource = order.missing.resource->id(),
-      // Workers shuffle differently, and one that was replaced does not begin with the same again.
-      .seed = static_cast<uint64_t>(worker_) + ((order.connection - 1) << 32)};
+  ResourceRequest request{.coordinator = context_->introduction.coordinator(),
+                          .resource = order.missing.resource->id(),
+                          // Differs by worker and connection, so that every worker shuffles
+                          // differently, as does a worker that was restarted.
+                          .seed = static_cast<uint64_t>(worker_) + ((order.connection - 1) << 32)};
   {
     MutexLock lock(mutex_);
     request.dropped = inventory_.drop_unused_resources(*context_->resources);
@@ -248,7 +269,7 @@ void ClosureDispatcher::cancel_below(uint64_t sequence) {
   channel_->call(kCancelClosures, make_message(request), options, [](const Response&) {});
 }
 
-// --- taking in answers ---
+// --- handling answers ---
 
 void ClosureDispatcher::on_answer(ConnectionId connection, uint64_t batch,
                                   const Response& response) {
@@ -268,9 +289,11 @@ void ClosureDispatcher::on_answer(ConnectionId connection, uint64_t batch,
                               : absl::StatusOr<RunClosuresResponse>(response.status());
   if (!answer.ok()) return on_refused(connection, std::move(closures), answer.status());
   if (answer->results_size() != static_cast<int>(closures.size())) {
-    return on_refused(connection, std::move(closures),
-                      make_status(ErrorCode::kInternal, "a worker answered for other closures",
-                                  {channel_->task(), ""}));
+    return on_refused(
+        connection, std::move(closures),
+        make_status(ErrorCode::kInternal,
+                    "the worker answered for a different number of closures than it was sent",
+                    {channel_->task(), ""}));
   }
   constexpr uint64_t kLongest = 24ull * 3600 * 1'000'000;
   note_times(closures,
@@ -284,7 +307,7 @@ void ClosureDispatcher::on_results(ConnectionId connection, std::vector<ClosureP
                                    const RunClosuresResponse& answer,
                                    const std::vector<at::Tensor>& tensors) {
   std::vector<ClosureQueue::Finished> finished;
-  std::vector<ClosurePtr> given_back;
+  std::vector<ClosurePtr> requeued;
   std::vector<ClosurePtr> without_server;
   absl::Status server_error;
   TensorReader reader(tensors);
@@ -295,11 +318,11 @@ void ClosureDispatcher::on_results(ConnectionId connection, std::vector<ClosureP
       continue;
     }
     ClosureResult result = result_of(answer.results(i), reader);
-    if (!result.ok() && context_->servers->concerns(result.status())) {
+    if (!result.ok() && context_->servers->is_server_failure(result.status())) {
       server_error = result.status();
       without_server.push_back(std::move(closure));
     } else if (!result.ok() && error_code(result.status()) == ErrorCode::kCancelled) {
-      given_back.push_back(std::move(closure));  // the worker ends, or the queue cancels them
+      requeued.push_back(std::move(closure));  // The worker stops, or the queue cancels it.
     } else {
       finished.push_back({std::move(closure), std::move(result)});
     }
@@ -309,7 +332,7 @@ void ClosureDispatcher::on_results(ConnectionId connection, std::vector<ClosureP
     closures_done_.fetch_add(finished.size(), std::memory_order_relaxed);
   }
   finish(std::move(finished));
-  context_->queue->put_back(given_back);
+  context_->queue->put_back(requeued);
   if (!without_server.empty()) after_server_failure(server_error, std::move(without_server));
 }
 
@@ -318,13 +341,14 @@ void ClosureDispatcher::on_drawn(ConnectionId connection, ClosurePtr closure,
   DrawnShapes drawn;
   absl::Status error;
   if (result.drawn_size() != static_cast<int>(closure->resources.size())) {
-    error = make_status(ErrorCode::kInternal, "the worker drew from other iterators",
+    error = make_status(ErrorCode::kInternal,
+                        "the worker drew from a different number of iterators than the closure has",
                         {channel_->task(), ""});
   } else if (++closure->captures > kMostCaptures) {
     error = make_status(
         ErrorCode::kFailedPrecondition,
-        "what it draws from its iterators depends on what it has drawn before; draw the same "
-        "number of elements whatever their shapes are",
+        "the number of elements that it draws depends on the shapes of those drawn before; draw "
+        "the same number of elements whatever their shapes are",
         {channel_->task(), absl::StrCat("function '", closure->function->name, "'")});
   }
   for (int i = 0; i < result.drawn_size() && error.ok(); ++i) {
@@ -364,16 +388,16 @@ void ClosureDispatcher::capture_again(ConnectionId connection, const ClosurePtr&
 
 void ClosureDispatcher::on_refused(ConnectionId connection, std::vector<ClosurePtr> closures,
                                    const absl::Status& error) {
-  if (context_->servers->concerns(error)) {
+  if (context_->servers->is_server_failure(error)) {
     after_server_failure(error, std::move(closures));
     dispatch();
     return;
   }
   const ErrorCode code = error_code(error);
-  // What the worker does not know it is told again, and where it has no room another worker may
-  // have some. But not for ever.
+  // Retry, up to a limit: a worker that has forgotten an object is supplied again, and if this one
+  // has no room, another may have.
   const bool may_pass = code == ErrorCode::kNotFound || code == ErrorCode::kResourceExhausted;
-  const bool lost = may_pass || says_gone(error) || code == ErrorCode::kCancelled;
+  const bool lost = may_pass || indicates_lost_task(error) || code == ErrorCode::kCancelled;
   if (code == ErrorCode::kNotFound) {
     MutexLock lock(mutex_);
     inventory_.clear();
@@ -381,7 +405,7 @@ void ClosureDispatcher::on_refused(ConnectionId connection, std::vector<ClosureP
   const std::vector<ClosurePtr> others = fail_if(std::move(closures), error, [&](Closure& closure) {
     return !lost || (may_pass && ++closure.refusals >= kMostRefusals);
   });
-  // Before the closures are requeued, so that this worker is not the one that takes them again.
+  // Before the closures are requeued, so that this worker does not take them again at once.
   if (lost) connection_->lose(connection, error);
   context_->queue->put_back(others);
   if (!lost) dispatch();
@@ -392,10 +416,11 @@ void ClosureDispatcher::after_server_failure(const absl::Status& error,
   closures = fail_if(std::move(closures), error, [](Closure& closure) {
     return ++closure.server_failures >= kMostServerFailures;
   });
-  context_->servers->ask(error, [queue = context_->queue, closures = std::move(closures)](bool) {
-    // A lost server has closed the queue, which then cancels them.
-    run_at(after(kServerFailureDelay), [queue, closures] { queue->put_back(closures); });
-  });
+  context_->servers->check_server(
+      error, [queue = context_->queue, closures = std::move(closures)](bool) {
+        // If the server is lost, the queue is closed by now and put_back() cancels the closures.
+        run_at(after(kServerFailureDelay), [queue, closures] { queue->put_back(closures); });
+      });
 }
 
 std::vector<ClosurePtr> ClosureDispatcher::fail_if(std::vector<ClosurePtr> closures,
@@ -419,7 +444,7 @@ void ClosureDispatcher::finish(std::vector<ClosureQueue::Finished> finished) {
   if (cancelled_below > 0) cancel_all_below_(cancelled_below);
 }
 
-// --- how the worker does ---
+// --- the worker's speed ---
 
 void ClosureDispatcher::note_times(const std::vector<ClosurePtr>& closures, Duration busy,
                                    Duration waited) {
@@ -434,7 +459,9 @@ void ClosureDispatcher::note_times(const std::vector<ClosurePtr>& closures, Dura
   }
 }
 
-// A worker may be so slow that nothing comes back that could be noted.
+// A worker may be so slow that it never answers, and then note_times() is never called. Compares
+// the time since its oldest batch was sent with the time that other workers would take for all its
+// closures.
 void ClosureDispatcher::on_silence() {
   std::vector<ClosurePtr> closures;
   Time since;
@@ -446,14 +473,15 @@ void ClosureDispatcher::on_silence() {
       closures.insert(closures.end(), batch.closures.begin(), batch.closures.end());
     }
   }
-  Duration elsewhere = {};
+  Duration others = {};
   for (const ClosurePtr& closure : closures) {
-    const Duration once = context_->stragglers->elsewhere(worker_, closure->function->id).away;
-    if (once == Duration()) return;  // no other worker has run it
-    elsewhere += once * closure->repeat;
+    const Duration once =
+        context_->stragglers->median_of_others(worker_, closure->function->id).round_trip;
+    if (once == Duration()) return;  // No other worker has run this function.
+    others += once * closure->repeat;
   }
   context_->stragglers->note_waiting(worker_, closures[0]->function->name,
-                                     Clock::real().now() - since, elsewhere);
+                                     Clock::real().now() - since, others);
 }
 
 WorkerState ClosureDispatcher::state() const {

@@ -22,26 +22,27 @@
 
 namespace trireme::internal {
 
-// Dispatches closures to one worker: takes them from the queue in batches, gives the worker the
-// functions and resources that it lacks for them, has it run them and returns the results to the
-// queue. Owns the connection to the worker; when that is lost, the closures are requeued.
+// Dispatches closures to one worker: takes them from the queue in batches, supplies the worker with
+// the functions and resources that it lacks for them, sends the batches and returns the results to
+// the queue. Owns the connection to the worker; when that is lost, requeues the closures.
 //
-// Thread-safe. Calls under way and the queue hold it; its connection does not. The queue's lock may
-// be taken under the dispatcher's, not the other way round. The connection has a lock of its own;
-// no thread holds both.
+// Thread-safe. Kept alive by its calls under way and by the queue, but not by its connection. The
+// queue's lock may be taken under the dispatcher's, not the other way round. The connection has a
+// lock of its own; no thread holds both.
 class ClosureDispatcher final : public ClosureTaker,
                                 public ConnectionListener,
                                 public std::enable_shared_from_this<ClosureDispatcher> {
  public:
-  // `cancel_all_below` is called with a sequence when a closure brought the queue's first error.
+  // When a closure fails with the queue's first error, `cancel_all_below` is called with the
+  // sequence below which the closures on all workers should be cancelled.
   static std::shared_ptr<ClosureDispatcher> create(std::shared_ptr<const LinkContext> context,
                                                    int worker, std::shared_ptr<Channel> channel,
                                                    std::function<void(uint64_t)> cancel_all_below);
 
   void start() { connection_->start(); }
-  // Tells the worker to end closures below that sequence. It answers for them nevertheless.
+  // Tells the worker to cancel closures below `sequence`. The worker still answers for them.
   void cancel_below(uint64_t sequence);
-  // Requeues the closures and ends the connection. No more calls are made.
+  // Requeues the closures and ends the connection. The dispatcher takes no more closures.
   void end();
 
   bool on_closures() override;
@@ -56,8 +57,8 @@ class ClosureDispatcher final : public ClosureTaker,
   struct Order {
     ConnectionId connection = 0;
     WorkerInventory::Item missing;
-    uint64_t batch = 0;  // 0 if `missing` is supplied.
-    RunRequest run;      // Of the batch.
+    uint64_t batch = 0;  // Number of the batch, or 0 to supply `missing`.
+    RunRequest run;      // Request that runs the batch.
     CallOptions options;
   };
   struct Batch {
@@ -74,37 +75,41 @@ class ClosureDispatcher final : public ClosureTaker,
   bool has_work() const override;
   void on_silence() override;
 
-  // Takes and sends as many closures as the worker may have. Returns true if it took some from the
-  // queue.
+  // Sends batches until the worker has as many as it may have or the queue is empty. Returns true
+  // if it took closures from the queue.
   bool dispatch();
+  // Registers the function or creates the resource that `order` names.
   void supply(const Order& order);
   void on_supplied(const Order& order, const Response& response);
   void send(Order order);
   void on_answer(ConnectionId connection, uint64_t batch, const Response& response);
   void on_results(ConnectionId connection, std::vector<ClosurePtr> closures,
                   const RunClosuresResponse& answer, const std::vector<at::Tensor>& tensors);
-  // Has the function captured for the elements that the worker has drawn, since the closure's
-  // function does not take them. Until a thread of the user has done so, no worker has the closure.
+  // Defers a capture of the function for the shapes that the worker has drawn, since the closure's
+  // function does not take them. No worker has the closure until a thread of the user has run the
+  // capture.
   void on_drawn(ConnectionId connection, ClosurePtr closure, const ClosureResponse& result);
   void capture_again(ConnectionId connection, const ClosurePtr& closure, const DrawnShapes& drawn);
-  // Requeues or fails closures that the worker did not run at all.
+  // Requeues or fails closures that the worker rejected or did not answer for.
   void on_refused(ConnectionId connection, std::vector<ClosurePtr> closures,
                   const absl::Status& error);
-  // Requeues closures whose parameter server did not do its part, unless that is lost.
+  // Requeues closures that failed because a worker could not use a parameter server, after a check
+  // of the server. If the server is lost, they are cancelled.
   void after_server_failure(const absl::Status& error, std::vector<ClosurePtr> closures);
   // Fails the closures that match `fails` and returns the rest.
   std::vector<ClosurePtr> fail_if(std::vector<ClosurePtr> closures, const absl::Status& error,
                                   const std::function<bool(Closure&)>& fails);
   void finish(std::vector<ClosureQueue::Finished> finished);
-  // Notes how long closures kept the worker busy, and how long they were away.
+  // Notes that a batch kept the worker busy for `busy`, and was answered `waited` after it was
+  // sent.
   void note_times(const std::vector<ClosurePtr>& closures, Duration busy, Duration waited);
 
   bool is_current(ConnectionId connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return connection_in_use_ && connection_in_use_->id == connection;
   }
   CallOptions call_options(Duration timeout) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Stops using the connection and returns the closures that it has, to be requeued. Answers that
-  // come later are ignored, so that each closure is returned to the queue once.
+  // Stops using the connection and returns its closures, which the caller requeues. Answers that
+  // arrive later are ignored, so that each closure is returned to the queue once.
   std::vector<ClosurePtr> disconnect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<const LinkContext> context_;
@@ -118,20 +123,21 @@ class ClosureDispatcher final : public ClosureTaker,
 
   mutable Mutex mutex_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  // Set from on_connected() until the connection is lost. Each thread that sends or takes in an
-  // answer sees it and the closures in flight as of the same moment.
+  // Set from on_connected() until the connection is lost. Guarded by the same lock as the closures
+  // in flight, so that these always belong to this connection.
   std::optional<EstablishedConnection> connection_in_use_ ABSL_GUARDED_BY(mutex_);
   WorkerInventory inventory_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, Batch> in_flight_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_batch_ ABSL_GUARDED_BY(mutex_) = 1;
-  // Closures of the next batch, while the worker is given what they need.
+  // Closures of the next batch, while the worker is supplied with what they need.
   std::vector<ClosurePtr> next_ ABSL_GUARDED_BY(mutex_);
-  bool supplying_ ABSL_GUARDED_BY(mutex_) = false;
-  // Closures that are sent before others are taken from the queue.
+  bool supplying_ ABSL_GUARDED_BY(mutex_) = false;  // True while a supply call is under way.
+  // Closures whose function was captured again. They form the next batch, before closures are
+  // taken from the queue, because this worker holds the elements that they have drawn.
   std::vector<ClosurePtr> captured_again_ ABSL_GUARDED_BY(mutex_);
-  // Function of the last closure, to be named if it makes the worker fail again and again.
+  // Function of the last batch's first closure, named in the log if the worker keeps failing.
   std::shared_ptr<const ClosureFunction> last_function_ ABSL_GUARDED_BY(mutex_);
-  // True while the queue remembers this taker, to tell it of new closures.
+  // True while the queue remembers this taker, to notify it of new closures.
   bool waits_for_closures_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t losses_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -11,15 +11,15 @@
 
 namespace trireme::internal {
 
-// Everything that all closures of one coordinator use while they run on a worker. Its members are
-// thread-safe.
+// The objects that all closures of one coordinator share while they run on a worker. The members
+// are thread-safe.
 struct ClosureEnvironment {
-  const uint64_t coordinator;
-  const std::string task;  // name of this worker, for errors
+  const uint64_t coordinator;  // Writer of the closures' pushes.
+  const std::string task;      // Name of this worker, for errors.
   const std::unique_ptr<PsClient> servers;
   const std::shared_ptr<EndingExecutor> executor;
   UpdateTurns turns;
-  KeptDraws kept = {};
+  KeptDraws kept = {};  // Elements of closures that wait for a capture.
 };
 
 }  // namespace trireme::internal

@@ -11,6 +11,17 @@
 #include "trireme/graph/graph_file.h"
 #include "trireme/placement/cutter.h"
 
+// The inputs of a step's graph come from three sources: the caller's arguments, elements that a
+// worker draws, and variables in the client program's memory. While a function is captured,
+// StandIns provides placeholders for the elements that workers draw. draws_of() finds them among
+// the inputs; closure_of() leaves them out and sends the rest in order. The worker inserts its
+// elements in their places again (ClosureRun::inputs).
+//
+// A function is looked up by its plan first, which is cheap and finds a capture that is called
+// again. Otherwise it is looked up by the content of its registration, so that an equal graph from
+// another capture reuses the id that workers know. Plans are evicted in the order in which they
+// were added, which also drops functions that no closure uses; workers are told to drop them with
+// the next registration.
 namespace trireme::internal {
 namespace {
 
@@ -47,17 +58,17 @@ void FunctionsInUse::add(const std::shared_ptr<const ClosureFunction>& function)
   functions_[function->id] = function;
 }
 
-std::vector<uint32_t> FunctionsInUse::gone(const std::set<uint32_t>& functions) const {
-  std::vector<uint32_t> gone;
+std::vector<uint32_t> FunctionsInUse::unused(const std::set<uint32_t>& functions) const {
+  std::vector<uint32_t> unused;
   MutexLock lock(mutex_);
   for (uint32_t id : functions) {
     const auto found = functions_.find(id);
-    if (found == functions_.end() || found->second.expired()) gone.push_back(id);
+    if (found == functions_.end() || found->second.expired()) unused.push_back(id);
   }
-  return gone;
+  return unused;
 }
 
-void FunctionsInUse::forget_gone() {
+void FunctionsInUse::erase_unused() {
   MutexLock lock(mutex_);
   std::erase_if(functions_, [](const auto& known) { return known.second.expired(); });
 }
@@ -96,11 +107,14 @@ void ClosureFunctions::set_variant(Closure& closure, const FunctionStep& step,
   size_t tensors = step.inputs.size() + variant->own.size();
   for (const WorkerDraw& draw : draws) tensors -= draw.elements * draw.tensors;
   if (tensors != closure.tensors.size()) {
-    throw refused(step,
-                  "for other shapes of the elements that a worker draws it uses other variables of "
-                  "the program, or draws another number of elements from an iterator of the "
-                  "program; make both the same for all shapes");
+    throw refused(
+        step,
+        "it uses different variables of the client program, or draws a different number of "
+        "elements from an iterator of the client program, if the elements that a worker "
+        "draws have other shapes; make both the same for all shapes");
   }
+  // All functions that this closure has had are variants of each other from now on, so that
+  // workers can choose among them for the next elements.
   const auto before = std::exchange(closure.current, variant);
   if (before != variant) {
     for (const auto& known : {before, closure.function}) {
@@ -129,7 +143,7 @@ ClosurePtr ClosureFunctions::native_closure_of(const std::string& name,
     auto made = std::make_shared<ClosureFunction>();
     made->id = next_id_++;
     made->name = name;
-    made->answer_bytes = kSmallAnswer + 1;  // nobody knows
+    made->answer_bytes = kSmallAnswer + 1;  // Unknown, so assume a large answer.
     RegisterFunctionRequest request;
     request.set_coordinator(coordinator_);
     request.set_function(made->id);
@@ -179,7 +193,7 @@ std::shared_ptr<const ClosureFunction> ClosureFunctions::function_of(
   }
   std::vector<at::Tensor> constants = constant_rows(*step.plan->graph);
   std::weak_ptr<const ClosureFunction>& known =
-      by_content_[content_of(request.SerializeAsString(), constants)];
+      by_content_[fingerprint_of(request.SerializeAsString(), constants)];
   std::shared_ptr<const ClosureFunction> function = known.lock();
   if (function == nullptr) {
     made->id = next_id_++;
@@ -191,12 +205,12 @@ std::shared_ptr<const ClosureFunction> ClosureFunctions::function_of(
   }
   by_plan_[key] = function;
   plans_.push_back(key);
-  // A function whose shapes never end is captured again and again.
+  // Bounded, because a function that keeps getting arguments of new shapes is captured without end.
   if (plans_.size() > kMostPlans) {
     by_plan_.erase(plans_.front());
     plans_.pop_front();
     std::erase_if(by_content_, [](const auto& entry) { return entry.second.expired(); });
-    in_use_->forget_gone();
+    in_use_->erase_unused();
   }
   return function;
 }
@@ -218,19 +232,21 @@ RegisterFunctionRequest ClosureFunctions::describe(const FunctionStep& step,
       if (record.is_remote()) {
         throw refused(step, absl::StrCat("variable '", record.name, "' is on '", record.device,
                                          "', where closures cannot reach it; make it in the "
-                                         "strategy's scope"));
+                                         "strategy's scope()"));
       }
       if (step.plan->variable_written[i]) {
         throw refused(step, absl::StrCat("it changes variable '", record.name,
-                                         "', which is in the program's own memory, where closures "
-                                         "cannot reach it; make it in the strategy's scope"));
+                                         "', which is in the client program's memory, where "
+                                         "closures cannot reach it; make it in the strategy's "
+                                         "scope()"));
       }
       function.own.push_back(static_cast<uint32_t>(i));
       continue;
     }
     if (record.backend != backend_) {
       throw refused(step, absl::StrCat("variable '", record.name,
-                                       "' was made in the scope of another strategy"));
+                                       "' was made in the scope of another strategy; make it in "
+                                       "the scope of the coordinator's strategy"));
     }
     const VariableLayout layout = backend_->ps_variable(record).layout();
     variable->set_name(layout.name);

@@ -18,50 +18,58 @@
 
 namespace trireme::internal {
 
-// Which functions are in use. Of its own, as links ask it, and what else makes functions must not
-// end on a thread that serves calls: it tells servers about it and waits. Thread-safe.
+// Keeps track of which functions of a coordinator are in use. Thread-safe.
+//
+// Separate from ClosureFunctions because dispatchers share it: a dispatcher may be destroyed on a
+// thread that serves calls, and must not hold the last reference to the parameter server backend,
+// whose destructor makes calls to the servers and waits for them.
 class FunctionsInUse {
  public:
   void add(const std::shared_ptr<const ClosureFunction>& function);
-  // Of these, those that nothing uses any more.
-  std::vector<uint32_t> gone(const std::set<uint32_t>& functions) const;
-  void forget_gone();
+  // Returns the ids in `functions` of functions that nothing uses any more.
+  std::vector<uint32_t> unused(const std::set<uint32_t>& functions) const;
+  // Erases the functions that nothing uses any more.
+  void erase_unused();
 
  private:
   mutable Mutex mutex_;
   std::map<uint32_t, std::weak_ptr<const ClosureFunction>> functions_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The functions of a coordinator: captured functions, known by what they are, so that one that is
-// captured again is the same. Thread-safe.
+// Makes the closures of a coordinator, and the functions that they call. Functions are identified
+// by their content, so that one that is captured again with the same result gets the same id and is
+// not registered with the workers again. Thread-safe.
 class ClosureFunctions {
  public:
   ClosureFunctions(uint64_t coordinator, std::shared_ptr<ParameterServerBackend> backend)
       : coordinator_(coordinator), backend_(std::move(backend)) {}
 
-  // A closure of the step, ready for the queue. Throws Error for a function that cannot run on
-  // workers.
+  // Makes a closure of the step, ready for the queue. Throws Error for a function that cannot run
+  // on workers.
   ClosurePtr closure_of(const FunctionStep& step, const StandIns& stand_ins);
-  // Gives a closure the function of this step, which is the same call for other elements of
-  // workers. Its tensors stay. Throws Error if the step does not take these.
+  // Sets the current function of the closure to that of `step`, which is the same call for elements
+  // of other shapes. Keeps the closure's tensors; throws Error if the step does not take them.
   void set_variant(Closure& closure, const FunctionStep& step, const StandIns& stand_ins);
-  // One of a function that workers have by this name.
+  // Makes a closure of a native function, which workers find by its name.
   ClosurePtr native_closure_of(const std::string& name, std::vector<at::Tensor> tensors);
 
   const std::shared_ptr<FunctionsInUse>& in_use() const { return in_use_; }
 
  private:
-  // What workers draw for a step, by the first input.
+  // The elements that a worker draws from one resource for a step. Their tensors are consecutive
+  // inputs of the step's graph.
   struct WorkerDraw {
     uint64_t resource;
     size_t first_input;
     size_t elements;
-    size_t tensors;  // of an element
+    size_t tensors;  // Number of tensors of an element.
   };
+  // Returns the draws of a step, ordered by their first input.
   static std::vector<WorkerDraw> draws_of(const FunctionStep& step, const StandIns& stand_ins);
   std::shared_ptr<const ClosureFunction> function_of(const FunctionStep& step,
                                                      const std::vector<WorkerDraw>& draws);
-  // Fills in what the step says of its function, but for its id and its registration.
+  // Fills in all of `function` except its id and registration, and returns the request that
+  // registers it, without the id and the draws.
   RegisterFunctionRequest describe(const FunctionStep& step, ClosureFunction& function) const;
 
   const uint64_t coordinator_;
@@ -69,12 +77,13 @@ class ClosureFunctions {
   const std::shared_ptr<FunctionsInUse> in_use_ = std::make_shared<FunctionsInUse>();
 
   Mutex mutex_;
-  // A plan, which is held, so that its address means it, and the inputs that workers draw.
+  // A plan, and the inputs that workers draw. The key holds the plan, so that its address is not
+  // reused.
   using Key = std::pair<std::shared_ptr<const Plan>, std::vector<size_t>>;
   std::map<Key, std::shared_ptr<const ClosureFunction>> by_plan_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Key> plans_ ABSL_GUARDED_BY(mutex_);  // of the above, the oldest first
+  std::deque<Key> plans_ ABSL_GUARDED_BY(mutex_);  // Keys of `by_plan_`, the oldest first.
   std::map<std::string, std::shared_ptr<const ClosureFunction>> by_name_ ABSL_GUARDED_BY(mutex_);
-  std::map<Content, std::weak_ptr<const ClosureFunction>> by_content_ ABSL_GUARDED_BY(mutex_);
+  std::map<Fingerprint, std::weak_ptr<const ClosureFunction>> by_content_ ABSL_GUARDED_BY(mutex_);
   uint32_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
 };
 

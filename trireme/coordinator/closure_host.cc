@@ -56,8 +56,9 @@ absl::Status ClosureHost::add_resource(uint64_t id, std::shared_ptr<ElementSourc
   MutexLock lock(mutex_);
   if (resources_.size() >= kMostResources && !resources_.contains(id)) {
     return make_status(ErrorCode::kFailedPrecondition,
-                       absl::StrCat("this worker has ", resources_.size(),
-                                    " iterators of the program already; let go of some"),
+                       absl::StrCat("this worker already has ", resources_.size(),
+                                    " iterators of the client program, the maximum; release some "
+                                    "of the program's per-worker datasets"),
                        {environment_.task, ""});
   }
   resources_.try_emplace(id, std::move(source));
@@ -65,7 +66,7 @@ absl::Status ClosureHost::add_resource(uint64_t id, std::shared_ptr<ElementSourc
 }
 
 void ClosureHost::drop_resource(uint64_t id) {
-  std::shared_ptr<ElementSource> dropped;  // after the lock
+  std::shared_ptr<ElementSource> dropped;  // Destroyed after the lock is released.
   MutexLock lock(mutex_);
   const auto found = resources_.find(id);
   if (found == resources_.end()) return;
@@ -73,6 +74,9 @@ void ClosureHost::drop_resource(uint64_t id) {
   resources_.erase(found);
 }
 
+// Resolves the ids of all closures under the lock before any of them runs, so that a batch either
+// runs as a whole or is rejected as a whole. From then on the runs own what they use, and functions
+// and resources may be dropped at any time.
 void ClosureHost::run(std::vector<ReceivedClosure> closures, uint64_t watermark,
                       std::stop_source stop, ClosureBatch::Done done) {
   struct Found {
@@ -87,7 +91,7 @@ void ClosureHost::run(std::vector<ReceivedClosure> closures, uint64_t watermark,
     for (size_t i = 0; i < closures.size(); ++i) {
       const ReceivedClosure& call = closures[i];
       last = std::max(last, call.sequence + call.repeat - 1);
-      // The cancellation overtook the closure.
+      // The request to cancel has overtaken the closure.
       if (call.sequence < cancelled_below_) stop.request_stop();
       auto functions = functions_of(call);
       auto sources = sources_of(call);
@@ -100,7 +104,7 @@ void ClosureHost::run(std::vector<ReceivedClosure> closures, uint64_t watermark,
   environment_.kept.drop_below(watermark);
   if (!refused.ok()) return done(refused);
   if (closures.empty()) return done(std::vector<RunResult>());
-  // The pointer shares ownership of the host: the service forgets hosts that nothing else holds.
+  // The pointer shares ownership of the host: the service evicts hosts that nothing else holds.
   auto batch = std::make_shared<ClosureBatch>(
       std::shared_ptr<ClosureEnvironment>(shared_from_this(), &environment_), batches_,
       closures.size(), watermark, last, std::move(stop), std::move(done));
@@ -138,14 +142,15 @@ absl::StatusOr<std::vector<HostedFunctionPtr>> ClosureHost::functions_of(
   std::vector<HostedFunctionPtr> functions;
   const auto found = functions_.find(call.function);
   if (found == functions_.end()) {
-    return make_status(ErrorCode::kNotFound, "no such program was registered");
+    return make_status(ErrorCode::kNotFound, "the closure's function is not registered");
   }
   TRIREME_RETURN_IF_ERROR(found->second->check(call));
   functions.push_back(found->second);
   for (uint32_t id : call.variants) {
     const auto variant = functions_.find(id);
     if (variant == functions_.end() || !variant->second->check(call).ok()) continue;
-    // The function decides about the turn, before it is known which variant runs.
+    // A run takes its turn before it draws, so before it is known which variant it will use. All
+    // of them must therefore agree on whether they take turns.
     if (variant->second->takes_turns != functions[0]->takes_turns) continue;
     functions.push_back(variant->second);
   }
@@ -157,7 +162,7 @@ absl::StatusOr<ElementSources> ClosureHost::sources_of(const ReceivedClosure& ca
   for (uint64_t id : call.resources) {
     const auto found = resources_.find(id);
     if (found == resources_.end()) {
-      return make_status(ErrorCode::kNotFound, "no such iterator was created");
+      return make_status(ErrorCode::kNotFound, "an iterator of the closure was not created");
     }
     sources.push_back(found->second);
   }

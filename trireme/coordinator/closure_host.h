@@ -24,14 +24,15 @@ namespace trireme::internal {
 
 struct ClosureHostOptions {
   uint64_t coordinator = 0;
-  std::string task;                           // name of this worker, for errors
-  std::vector<uint64_t> server_incarnations;  // in the order of the tasks
+  std::string task;                           // Name of this worker, for errors.
+  std::vector<uint64_t> server_incarnations;  // One for each ps task, in order.
   int updates_at_once = 1;
 };
 
-// Holds what a worker has of one coordinator: its functions, its iterators, and the way to its
-// variables. Pulls and pushes of several closures are on their way at once. Those that both read
-// and change variables take turns. Thread-safe; held by the batches that run.
+// Runs the closures of one coordinator on a worker, and holds the coordinator's functions,
+// iterators and connections to the parameter servers. Several closures may pull and push
+// concurrently, but closures that both read and change variables take turns. Thread-safe. Kept
+// alive by its running batches.
 class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
  public:
   ClosureHost(ClosureHostOptions options, std::unique_ptr<PsClient> servers,
@@ -40,29 +41,30 @@ class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
   const std::vector<uint64_t>& server_incarnations() const { return server_incarnations_; }
   int servers() const { return environment_.servers->servers(); }
 
-  // Adds a captured function. Does nothing if there is one of that id. Blocks: see
-  // make_hosted_function().
+  // Adds a captured function. Does nothing if the id is taken. Blocks: see make_hosted_function().
   absl::Status add_function(uint32_t id, std::shared_ptr<const GraphData> graph,
                             const std::vector<std::optional<VariableLayout>>& layouts,
                             std::vector<ClosureDraw> draws);
-  // Adds a function of this binary.
+  // Adds a native function of this binary.
   absl::Status add_native_function(uint32_t id, const std::string& name);
   void drop_function(uint32_t id);
 
-  // Does nothing if there is one of that id.
+  // Adds an iterator. Does nothing if the id is taken.
   absl::Status add_resource(uint64_t id, std::shared_ptr<ElementSource> source);
   void drop_resource(uint64_t id);
 
-  // Calls `done` once, when all closures have ended. NOT_FOUND if it does not know a function or a
-  // resource.
+  // Runs a batch. Calls `done` once, when all closures have ended, or at once with NOT_FOUND if a
+  // function or a resource is unknown.
   void run(std::vector<ReceivedClosure> closures, uint64_t watermark, std::stop_source stop,
            ClosureBatch::Done done);
   // Returns true if run() is likely to return sooner than another thread can be woken.
   bool is_quick(const std::vector<ReceivedClosure>& closures);
+  // Stops the batches below `sequence`, and drops the elements kept for their closures. Batches
+  // below it that arrive later are stopped too.
   void cancel_below(uint64_t sequence);
 
  private:
-  // Returns the function of the closure, then the variants of it that can run in its place.
+  // Returns the function of the closure, followed by the variants that can run in its place.
   absl::StatusOr<std::vector<HostedFunctionPtr>> functions_of(const ReceivedClosure& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<ElementSources> sources_of(const ReceivedClosure& call)

@@ -9,10 +9,34 @@
 #include "trireme/coordinator/spin_wait.h"
 #include "trireme/rpc/timer.h"
 
+// Two facts about a closure are tracked separately. It is *decided* once it has a result; the first
+// result wins, and later ones are dropped. It is *in flight* from take() until the dispatcher
+// returns it with finish() or put_back(), even if it was decided meanwhile, for example by its
+// deadline, because a worker may still run it. A closure that waits for a deferred capture is in
+// flight too.
+//
+// This distinction makes the error protocol work. The first error cancels the queued closures and
+// is kept in `error_`. The dispatchers tell their workers to cancel, and return the closures in
+// flight one by one. When the last one is back, the error is raised, to one caller, and the queue
+// accepts closures again. A caller that handles the error thus knows that no connected worker still
+// runs an earlier closure.
+//
+// Takers do not poll. take() registers a taker that finds the queue empty, under the same lock
+// under which put() queues closures, so no wake-up is lost. wake_takers() removes a taker before it
+// notifies it, so each taker is notified once. A notified taker that takes nothing, because its
+// worker is down, returns false and the next one is notified. Idle workers go first.
+//
+// A thread of the user that has to wait does pending work first. It runs deferred captures, which
+// only such threads may do, and announces the rest of a burst, since this thread will put nothing
+// more for now. It sleeps only if there was neither.
+//
+// Locks: a dispatcher may call the queue under its own lock, so the queue calls takers, captures
+// and progress callbacks without holding `mutex_`.
 namespace trireme::internal {
 namespace {
 
-// A batch travels in one message, which a single large closure fills.
+// Size of the tensors at which a batch, which travels in one message, is full. A single large
+// closure may exceed it.
 constexpr uint64_t kBatchBytes = 1 << 20;
 
 Duration cost_of(const Closure& closure) {
@@ -46,7 +70,7 @@ absl::Status ClosureQueue::put(const ClosurePtr& closure) {
     while (closed_.ok() && (error_.ok() ? queued_.size() >= capacity_ : in_flight_ > 0)) wait();
     if (!closed_.ok()) return closed_;
     if (!error_.ok()) return std::exchange(error_, absl::OkStatus());
-    closure->sequence = sequences_.give(closure->repeat);
+    closure->sequence = sequences_.allocate(closure->repeat);
     if (closure->deadline) deadlines_.insert({*closure->deadline, closure});
     queued_.push_back(closure);
     announce = announcer_.note_put(Clock::real().now(), cost_of(*closure));
@@ -75,6 +99,7 @@ std::vector<ClosurePtr> ClosureQueue::take(const std::shared_ptr<ClosureTaker>& 
   Duration sum = {};
   uint64_t bytes = 0;
   MutexLock lock(mutex_);
+  // The first closure is taken whatever it costs; the others as long as the sum fits.
   while (!queued_.empty() && taken.size() < most && bytes < kBatchBytes) {
     sum += cost_of(*queued_.front());
     if (!taken.empty() && sum > lasting) break;
@@ -86,7 +111,7 @@ std::vector<ClosurePtr> ClosureQueue::take(const std::shared_ptr<ClosureTaker>& 
   in_flight_ += taken.size();
   if (queued_.empty()) announcer_.note_announced();
   if (!taken.empty()) {
-    notify();  // There is room to put more.
+    notify();  // Threads may wait for room in put().
   } else if (closed_.ok()) {
     takers_.push_back(taker);
   }
@@ -99,6 +124,7 @@ void ClosureQueue::put_back(const std::vector<ClosurePtr>& closures) {
   {
     MutexLock lock(mutex_);
     in_flight_ -= closures.size();
+    // In reverse, because each one is pushed to the front.
     for (auto closure = closures.rbegin(); closure != closures.rend(); ++closure) {
       if ((*closure)->result_.has_value()) {
         decided.push_back(*closure);
@@ -136,13 +162,15 @@ uint64_t ClosureQueue::expire(Time now) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     const ClosurePtr closure = deadlines_.begin()->second;
     std::string task;
+    // A closure that is not queued is in flight. It stays so until its dispatcher returns it.
     if (std::erase(queued_, closure) == 0) {
       task = absl::StrCat("/job:worker/task:", closure->worker_);
     }
     const absl::Status error =
         make_status(ErrorCode::kDeadlineExceeded,
                     absl::StrCat("it was not done by its deadline; ",
-                                 task.empty() ? "no worker was free" : "this worker was given it"),
+                                 task.empty() ? "no worker was free to run it"
+                                              : "it was in flight on this worker"),
                     {task, name_of(*closure)});
     decide(closure, error);
     cancelled_below = std::max(cancelled_below, fail(error));
@@ -188,9 +216,9 @@ absl::Status ClosureQueue::join(Time limit, Duration every,
   while (closed_.ok() && !idle()) {
     const Time now = Clock::real().now();
     if (now >= limit) {
-      return make_status(
-          ErrorCode::kDeadlineExceeded,
-          absl::StrCat(queued_.size() + in_flight_, " closures are not done yet; they go on"));
+      return make_status(ErrorCode::kDeadlineExceeded,
+                         absl::StrCat("join() timed out: ", queued_.size() + in_flight_,
+                                      " closures are not done yet; they keep running"));
     }
     if (now >= report) {
       report = now + every;
@@ -198,7 +226,7 @@ absl::Status ClosureQueue::join(Time limit, Duration every,
       mutex_.unlock();
       try {
         progress(done, left);
-      } catch (...) {  // Thrown by the user's code, which may end the wait so.
+      } catch (...) {  // The user's callback may throw to end the wait.
         mutex_.lock();
         throw;
       }
@@ -232,6 +260,7 @@ void ClosureQueue::spin_for(const Closure& closure) {
   {
     MutexLock lock(mutex_);
     if (closure.result_.has_value() || !is_worth_spinning(closure.function->cost.get())) return;
+    // The closure may be in the unannounced rest of a burst. wait() announces it and returns.
     if (announcer_.has_unannounced()) wait();
   }
   spin_until([&closure] { return closure.decided_.load(std::memory_order_acquire); });
@@ -304,7 +333,7 @@ void ClosureQueue::wait(Time limit) {
 
 void ClosureQueue::sleep(Time limit) {
   ++sleeping_;
-  // The user's own wait may have no end; what it waits for ends when workers are there or lost.
+  // Bounded even if the user's wait is not. Callers check their condition in a loop.
   changed_.wait_until(mutex_, std::min(limit, after(std::chrono::hours(1))));
   --sleeping_;
 }
@@ -322,7 +351,7 @@ void ClosureQueue::wake_takers() {
       announcer_.note_announced();
       closures = std::min(closures, queued_.size());
       if (takers_.empty() || queued_.empty()) return;
-      // A busy worker is given closures too, so that it has the next ones at hand, but only if no
+      // A busy worker may take closures too, so that it has the next batch at hand, but only if no
       // worker is idle.
       auto chosen = std::ranges::find_if(takers_, [](const auto& each) { return each->is_idle(); });
       if (chosen == takers_.end()) chosen = takers_.begin();

@@ -27,29 +27,31 @@ namespace trireme::internal {
 //             ^                  |
 //             +---- put_back ----+      when its worker is lost
 //
-// Short closures of a burst are announced to the takers together (burst_announcer.h). Threads of
-// the user that wait here, whatever for, run deferred captures meanwhile (deferred_captures.h).
+// A closure is decided once it has a result: it succeeded, failed or was cancelled. Short closures
+// of a burst are announced to the takers together (burst_announcer.h). Threads of the user that
+// wait here run deferred captures meanwhile (deferred_captures.h).
 //
 // The first error of a closure cancels all others. It is raised once, when no closure is in flight
-// any more: nothing that was scheduled before the error happens after a caller has seen it. Until
-// it is raised no closure can be put. Thread-safe; one lock guards all of it.
+// any more, so that closures scheduled before the error do not run on connected workers after a
+// caller has seen the error. Until it is raised, no closure can be put. Thread-safe; one lock
+// guards all members.
 class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
  public:
   explicit ClosureQueue(size_t capacity) : capacity_(capacity) {}
 
-  // Called before a closure is made. Returns the error that is to be raised, if there is one, once
-  // no closure is in flight any more.
+  // Returns OK if no error is pending. Otherwise blocks until no closure is in flight and returns
+  // the error. Called before a closure is made.
   absl::Status admit();
-  // Queues the closure and sets its sequence. Blocks while the queue is full; put_back does not, so
-  // that a full queue never waits for itself.
+  // Queues the closure and sets its sequence, or returns the pending error. Blocks while the queue
+  // is full. put_back() does not block, so that a full queue never waits for itself.
   absl::Status put(const ClosurePtr& closure);
   // Default limits of a batch. The time is that of a few round trips to a worker: long enough that
-  // the round trip costs little, and so short that few closures are put back when a worker is lost.
+  // the round trip costs little, and so short that few closures are requeued when a worker is lost.
   static constexpr Duration kBatchTime = std::chrono::milliseconds(1);
   static constexpr size_t kBatchClosures = 64;
   // Takes closures from the front of the queue: at least one, and as many as keep a worker busy for
   // about `lasting`, by their estimated costs. Returns none if none is queued; the taker is then
-  // told when there are closures.
+  // notified once closures are queued.
   std::vector<ClosurePtr> take(const std::shared_ptr<ClosureTaker>& taker,
                                Duration lasting = kBatchTime, size_t most = kBatchClosures);
   // Requeues closures at the front, since they are the oldest.
@@ -58,35 +60,38 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
     ClosurePtr closure;
     ClosureResult result;
   };
-  // Decides closures that were in flight. Returns 0, or if this brought the first error, the
-  // sequence below which all closures in flight should be told to end.
+  // Decides closures that were in flight. If one of them failed with the first error, returns the
+  // sequence below which all closures in flight should be cancelled. Otherwise returns 0.
   [[nodiscard]] uint64_t finish(std::vector<Finished> finished);
-  // Fails the closures whose deadline has passed. Returns what finish() does.
+  // Fails the closures whose deadline has passed. Returns the same as finish().
   [[nodiscard]] uint64_t expire(Time now);
-  // Returns when to call expire() next, or nullopt if a caller was told so before.
+  // Returns the time at which to call expire() next, or nullopt if no closure has a deadline or an
+  // earlier call has returned this time.
   std::optional<Time> next_expiry();
   // Cancels all closures; every later call returns the error `why`.
   void close(const absl::Status& why);
 
-  // Has the next thread of the user that waits or puts run `capture`, which captures the function
-  // of a closure in flight again. Cancels the closure instead if the queue is closed by then.
+  // Defers `capture`, which repeats the capture of the function of a closure in flight, to the next
+  // thread of the user that calls admit() or done(), or waits in the queue. Cancels the closure
+  // instead if the queue is closed by then.
   void defer_capture(const ClosurePtr& closure, Work capture);
 
-  // Blocks until all closures are decided. Returns DEADLINE_EXCEEDED at the limit; the closures go
-  // on. Calls `progress`, unless it is null, every so often with the number of closures that are
-  // decided and of those that are not.
+  // Blocks until no closure is queued or in flight, and returns the pending error. Returns
+  // DEADLINE_EXCEEDED at `limit`; the closures keep running. Calls `progress`, unless it is null,
+  // at intervals of `every` with the number of closures that are decided and that are left.
   absl::Status join(Time limit = Time::max(), Duration every = Duration::max(),
                     const std::function<void(uint64_t done, uint64_t left)>& progress = nullptr);
-  // Returns the number of closures that are not decided.
+  // Returns the number of closures that are queued or in flight.
   size_t undecided() const;
-  // Returns true if all closures are decided, or the error that is to be raised.
+  // Returns true if no closure is queued or in flight. If there is a pending error then, returns
+  // that instead.
   absl::StatusOr<bool> done();
-  // Blocks until the closure is decided.
+  // Blocks until the closure is decided and returns its result.
   ClosureResult fetch(const Closure& closure);
   bool is_decided(const Closure& closure) const;
-  // Returns the error that the queue was closed with, OK while it is open.
+  // Returns the error that the queue was closed with, or OK while it is open.
   absl::Status status() const;
-  // Returns true while closures are cancelled, because of an error or since the queue is closed.
+  // Returns true while closures are cancelled: an error is pending or the queue is closed.
   bool cancels() const;
 
   // Returns the sequence below which all closures are decided.
@@ -96,22 +101,22 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
   bool idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return queued_.empty() && in_flight_ == 0;
   }
-  // Returns false if the closure was decided before.
+  // Sets the result of the closure. Returns false if it was decided before.
   bool decide(const ClosurePtr& closure, ClosureResult result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Notes an error of a closure. Returns what finish() does.
+  // Records the error of a closure, unless an error is pending. Returns the same as finish().
   uint64_t fail(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void cancel_queued() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Announces what was put and runs deferred captures. If there was neither, sleeps until something
-  // changes.
+  // Announces unannounced closures and runs deferred captures. If there were neither, sleeps until
+  // something changes.
   void wait(Time limit = Time::max()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void sleep(Time limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Waits for a quick closure without sleeping. Returns early when it is decided.
+  // Spins for a short time if the closure is a quick one. Returns early when it is decided.
   void spin_for(const Closure& closure);
   // Starts the timer that announces the rest of a burst, unless it runs or no taker waits.
   void announce_later() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void notify() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Wakes as many takers as closures are queued, of those that wait.
+  // Notifies waiting takers, at most one for each queued closure.
   void wake_takers();
 
   const size_t capacity_;
@@ -121,17 +126,17 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
   int sleeping_ ABSL_GUARDED_BY(mutex_) = 0;  // Number of threads that wait for changed_.
   std::deque<ClosurePtr> queued_ ABSL_GUARDED_BY(mutex_);
   size_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Status error_ ABSL_GUARDED_BY(mutex_);   // Error that is to be raised once.
+  absl::Status error_ ABSL_GUARDED_BY(mutex_);   // Pending error, to be raised once.
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);  // Error of every call since close().
-  // Takers that found no closure and wait to be told of one.
+  // Takers that found no closure and wait to be notified.
   std::deque<std::shared_ptr<ClosureTaker>> takers_ ABSL_GUARDED_BY(mutex_);
   BurstAnnouncer announcer_ ABSL_GUARDED_BY(mutex_) = BurstAnnouncer(kBatchClosures, kBatchTime);
   DeferredCaptures captures_ ABSL_GUARDED_BY(mutex_);
   // Deadlines of closures that are not decided.
   std::set<std::pair<Time, ClosurePtr>> deadlines_ ABSL_GUARDED_BY(mutex_);
-  std::optional<Time> expiry_ ABSL_GUARDED_BY(mutex_);  // Next expiry that a caller was told.
+  std::optional<Time> expiry_ ABSL_GUARDED_BY(mutex_);  // Last result of next_expiry().
   DecidedSequences sequences_ ABSL_GUARDED_BY(mutex_);
-  uint64_t decided_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t decided_ ABSL_GUARDED_BY(mutex_) = 0;  // Number of closures decided so far.
 };
 
 }  // namespace trireme::internal

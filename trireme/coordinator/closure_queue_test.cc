@@ -54,7 +54,7 @@ class ClosureQueueTest : public testing::Test {
   ClosureQueue& queue_ = *shared_queue_;
 };
 
-TEST_F(ClosureQueueTest, ClosuresAreTakenInOrderAndWhatIsPutBackComesFirst) {
+TEST_F(ClosureQueueTest, TakesClosuresInOrderAndRequeuedOnesFirst) {
   const auto a = put(), b = put(), c = put();
   EXPECT_EQ(a->sequence, 1u);
   EXPECT_EQ(c->sequence, 3u);
@@ -64,14 +64,14 @@ TEST_F(ClosureQueueTest, ClosuresAreTakenInOrderAndWhatIsPutBackComesFirst) {
   EXPECT_EQ(take(3), (std::vector{a, b, c}));
 }
 
-TEST_F(ClosureQueueTest, ABatchLastsAboutAsLongAsAsked) {
+TEST_F(ClosureQueueTest, LimitsABatchByItsEstimatedTime) {
   for (int i = 0; i < 64; ++i) function_->cost.note(milliseconds(10));
   const auto a = put(), b = put(), c = put();
   EXPECT_EQ(queue_.take(taker_, milliseconds(25), 10).size(), 2u);
   EXPECT_EQ(queue_.take(taker_, milliseconds(1), 10).size(), 1u);
 }
 
-TEST_F(ClosureQueueTest, AFullQueueBlocksUntilThereIsRoomAndPuttingBackNever) {
+TEST_F(ClosureQueueTest, PutBlocksWhileTheQueueIsFullAndPutBackDoesNot) {
   for (int i = 0; i < 4; ++i) put();
   const auto taken = take(4);
   for (int i = 0; i < 4; ++i) put();
@@ -83,7 +83,7 @@ TEST_F(ClosureQueueTest, AFullQueueBlocksUntilThereIsRoomAndPuttingBackNever) {
   ASSERT_EQ(fifth.wait_for(seconds(10)), std::future_status::ready);
 }
 
-TEST_F(ClosureQueueTest, TheWatermarkIsBelowAllThatIsNotDecided) {
+TEST_F(ClosureQueueTest, TheWatermarkIsTheFirstUndecidedSequence) {
   const auto a = put(), b = put(), c = put();
   take(3);
   EXPECT_EQ(queue_.watermark(), 1u);
@@ -95,7 +95,7 @@ TEST_F(ClosureQueueTest, TheWatermarkIsBelowAllThatIsNotDecided) {
   EXPECT_EQ(queue_.watermark(), 4u);
 }
 
-TEST_F(ClosureQueueTest, TheFirstErrorWinsAndIsRaisedOnceWhenNoneIsInFlight) {
+TEST_F(ClosureQueueTest, RaisesTheFirstErrorOnceWhenNoClosureIsInFlight) {
   const auto a = put(), b = put(), c = put();
   take(2);
   EXPECT_TRUE(finish(a, failure()));
@@ -111,8 +111,8 @@ TEST_F(ClosureQueueTest, TheFirstErrorWinsAndIsRaisedOnceWhenNoneIsInFlight) {
   EXPECT_TRUE(queue_.done().value());
 }
 
-// Those that are scheduled after the error are not meant.
-TEST_F(ClosureQueueTest, AnErrorTellsWhichClosuresAreToEnd) {
+// Closures that are scheduled after the error must not be cancelled.
+TEST_F(ClosureQueueTest, AnErrorReturnsTheSequenceBelowWhichToCancel) {
   const auto a = put(), b = put();
   take(2);
   std::vector<ClosureQueue::Finished> finished;
@@ -123,7 +123,7 @@ TEST_F(ClosureQueueTest, AnErrorTellsWhichClosuresAreToEnd) {
   EXPECT_EQ(put()->sequence, b->sequence + 1);
 }
 
-TEST_F(ClosureQueueTest, WhatIsPutBackAfterAnErrorIsCancelled) {
+TEST_F(ClosureQueueTest, CancelsClosuresThatArePutBackAfterAnError) {
   const auto a = put(), b = put();
   const auto taken = take(2);
   EXPECT_TRUE(finish(a, failure()));
@@ -132,7 +132,7 @@ TEST_F(ClosureQueueTest, WhatIsPutBackAfterAnErrorIsCancelled) {
   EXPECT_EQ(error_code(queue_.put(std::make_shared<Closure>())), ErrorCode::kInternal);
 }
 
-TEST_F(ClosureQueueTest, AClosedQueueSaysSoForEver) {
+TEST_F(ClosureQueueTest, EveryCallToAClosedQueueReturnsItsError) {
   const auto a = put(), b = put();
   take();
   auto joined = std::async(std::launch::async, [&] { return queue_.join(); });
@@ -145,7 +145,7 @@ TEST_F(ClosureQueueTest, AClosedQueueSaysSoForEver) {
   EXPECT_EQ(error_code(queue_.fetch(*b).status()), ErrorCode::kCancelled);
 }
 
-TEST_F(ClosureQueueTest, OneOfThoseThatWaitHearsOfAClosureAndAnotherIfItCannotTakeIt) {
+TEST_F(ClosureQueueTest, NotifiesOneTakerAndTheNextIfItTakesNothing) {
   const auto gone = std::make_shared<CountingTaker>(false);
   EXPECT_TRUE(queue_.take(gone, seconds(1), 1).empty());
   EXPECT_TRUE(take().empty());
@@ -153,7 +153,7 @@ TEST_F(ClosureQueueTest, OneOfThoseThatWaitHearsOfAClosureAndAnotherIfItCannotTa
   EXPECT_EQ(gone->woken, 1);
   EXPECT_EQ(taker_->woken, 1);
   put();
-  EXPECT_EQ(taker_->woken, 1);  // it does not wait
+  EXPECT_EQ(taker_->woken, 1);  // No taker waits any more.
 }
 
 TEST_F(ClosureQueueTest, ShortClosuresOfABurstAreTakenTogether) {
@@ -164,8 +164,8 @@ TEST_F(ClosureQueueTest, ShortClosuresOfABurstAreTakenTogether) {
     closure->function = closure->current = function_;
     EXPECT_TRUE(queue->put(closure).ok());
   };
-  // A burst wakes this one once for its first closure, at most, and then for each batch; a machine
-  // that holds the test up for a moment ends the burst, so there are further attempts.
+  // A burst wakes the taker at most once for its first closure, and then once for each batch. If
+  // the machine delays the test for a moment, the burst ends early, so the test tries again.
   int together = 0;
   for (const Time end = after(seconds(30)); together == 0 && Clock::real().now() < end;) {
     EXPECT_TRUE(queue->take(taker_).empty());
@@ -179,7 +179,7 @@ TEST_F(ClosureQueueTest, ShortClosuresOfABurstAreTakenTogether) {
     }
   }
   EXPECT_EQ(together, 1);
-  // Those of a burst that make no batch are heard of soon.
+  // The rest of a burst, too small for a batch, is announced after a delay.
   EXPECT_TRUE(queue->take(taker_).empty());
   const int before = taker_->woken;
   for (int i = 0; i < 5; ++i) put();
@@ -190,7 +190,7 @@ TEST_F(ClosureQueueTest, ShortClosuresOfABurstAreTakenTogether) {
   EXPECT_GT(taker_->woken, before);
 }
 
-TEST_F(ClosureQueueTest, WhoeverWaitsRunsDeferredCaptures) {
+TEST_F(ClosureQueueTest, AThreadThatWaitsRunsDeferredCaptures) {
   const auto closure = put();
   take();
   auto waiting = std::async(std::launch::async, [&] { return queue_.join(); });
@@ -198,7 +198,7 @@ TEST_F(ClosureQueueTest, WhoeverWaitsRunsDeferredCaptures) {
   EXPECT_TRUE(waiting.get().ok());
 }
 
-TEST_F(ClosureQueueTest, AClosureThatWaitsForACaptureIsCancelledWithTheQueue) {
+TEST_F(ClosureQueueTest, CloseCancelsClosuresThatWaitForACapture) {
   const auto first = put(), second = put();
   take(2);
   bool ran = false;
@@ -213,7 +213,7 @@ TEST_F(ClosureQueueTest, AClosureThatWaitsForACaptureIsCancelledWithTheQueue) {
   EXPECT_FALSE(ran);
 }
 
-TEST_F(ClosureQueueTest, WhoHasNothingToDoIsWokenFirst) {
+TEST_F(ClosureQueueTest, WakesIdleTakersFirst) {
   const auto busy = std::make_shared<CountingTaker>();
   busy->idle = false;
   EXPECT_TRUE(queue_.take(busy, seconds(1), 1).empty());
@@ -223,12 +223,12 @@ TEST_F(ClosureQueueTest, WhoHasNothingToDoIsWokenFirst) {
   EXPECT_EQ(taker_->woken, 1);
 }
 
-TEST(DecidedSequences, TheWatermarkFollowsThoseInOrder) {
+TEST(DecidedSequences, TheWatermarkFollowsTheDecidedSequences) {
   DecidedSequences sequences;
-  EXPECT_EQ(sequences.give(1), 1u);
-  EXPECT_EQ(sequences.give(10), 2u);
-  EXPECT_EQ(sequences.give(1), 12u);
-  EXPECT_EQ(sequences.give(1), 13u);
+  EXPECT_EQ(sequences.allocate(1), 1u);
+  EXPECT_EQ(sequences.allocate(10), 2u);
+  EXPECT_EQ(sequences.allocate(1), 12u);
+  EXPECT_EQ(sequences.allocate(1), 13u);
   EXPECT_EQ(sequences.next(), 14u);
   sequences.decide(12, 1);
   EXPECT_EQ(sequences.watermark(), 1u);
@@ -238,14 +238,14 @@ TEST(DecidedSequences, TheWatermarkFollowsThoseInOrder) {
   sequences.decide(2, 10);
   EXPECT_EQ(sequences.watermark(), 14u);
 
-  // In any order, against a plain list.
+  // Sequences decided in random order, compared with a plain set.
   std::mt19937 random(5);
   for (int round = 0; round < 100; ++round) {
     DecidedSequences some;
     std::vector<std::pair<uint64_t, uint64_t>> given;
     for (int i = 0; i < 20; ++i) {
       const uint64_t count = 1 + random() % 5;
-      given.push_back({some.give(count), count});
+      given.push_back({some.allocate(count), count});
     }
     std::shuffle(given.begin(), given.end(), random);
     std::set<uint64_t> open;
@@ -258,7 +258,7 @@ TEST(DecidedSequences, TheWatermarkFollowsThoseInOrder) {
   }
 }
 
-TEST_F(ClosureQueueTest, DeadlinesFailWhatIsQueuedAndWhatIsInFlight) {
+TEST_F(ClosureQueueTest, ADeadlineFailsAClosureInFlightAndCancelsTheOthers) {
   const auto put_with_deadline = [&](Time deadline) {
     auto closure = std::make_shared<Closure>();
     closure->function = closure->current = function_;
@@ -269,7 +269,7 @@ TEST_F(ClosureQueueTest, DeadlinesFailWhatIsQueuedAndWhatIsInFlight) {
   const Time now = Clock::real().now();
   const auto in_flight = put_with_deadline(now + seconds(1));
   EXPECT_EQ(queue_.next_expiry(), now + seconds(1));
-  EXPECT_EQ(queue_.next_expiry(), std::nullopt);  // told already
+  EXPECT_EQ(queue_.next_expiry(), std::nullopt);  // Returned already.
   take();
   const auto queued = put_with_deadline(now + seconds(2));
   EXPECT_FALSE(queue_.expire(now));
@@ -280,12 +280,12 @@ TEST_F(ClosureQueueTest, DeadlinesFailWhatIsQueuedAndWhatIsInFlight) {
   EXPECT_EQ(error_origin(late).task, "/job:worker/task:3");
   EXPECT_EQ(error_code(queue_.fetch(*queued).status()), ErrorCode::kCancelled);
   EXPECT_EQ(queue_.next_expiry(), std::nullopt);
-  EXPECT_FALSE(finish(in_flight));  // it comes too late, and is no error
+  EXPECT_FALSE(finish(in_flight));  // A late result is ignored.
   EXPECT_EQ(queue_.join(), late);
   EXPECT_EQ(queue_.watermark(), 3u);
 }
 
-TEST_F(ClosureQueueTest, ARepeatedClosureHasASequenceForEachTime) {
+TEST_F(ClosureQueueTest, ARepeatedClosureHasASequenceForEachRun) {
   auto closure = std::make_shared<Closure>();
   closure->function = closure->current = function_;
   closure->repeat = 10;

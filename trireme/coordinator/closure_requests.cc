@@ -44,6 +44,7 @@ RunRequest run_request(uint64_t coordinator, uint64_t watermark,
     added->set_seed(closure->seed);
     added->set_step(closure->step);
     added->set_tensors(append_defined(closure->tensors, tensors, *added->mutable_undefined()));
+    // The worker may run any of the variants, so the largest answer counts.
     uint64_t largest = closure->current->answer_bytes;
     if (!closure->resources.empty()) {
       for (const auto& resource : closure->resources) added->add_resources(resource->id());
@@ -53,7 +54,7 @@ RunRequest run_request(uint64_t coordinator, uint64_t watermark,
       }
     }
     if (closure->repeat > 1) added->set_repeat(closure->repeat);
-    answer_bytes += std::min(largest, kSmallAnswer + 1);
+    answer_bytes += std::min(largest, kSmallAnswer + 1);  // Capped, so that sums cannot overflow.
   }
   return {make_message(request, std::move(tensors)), answer_bytes > kSmallAnswer};
 }

@@ -7,10 +7,10 @@
 #include "trireme/data/dataset.h"
 #include "trireme/rpc/message.h"
 
-// Requests that a coordinator sends to workers to have them run closures (closures.proto).
+// Makes the requests that a coordinator sends to workers (closures.proto).
 namespace trireme::internal {
 
-// `dropped`: ids of functions of which there will be no closures any more.
+// Makes a request that registers `function` and drops the functions with the ids in `dropped`.
 Message register_request(const ClosureFunction& function, const std::vector<uint32_t>& dropped);
 
 struct ResourceRequest {
@@ -19,12 +19,14 @@ struct ResourceRequest {
   uint64_t seed = 0;
   std::vector<uint64_t> dropped = {};  // Ids of resources that no closure draws from any more.
 };
+// Makes a request that creates an iterator over `dataset`.
 Message create_request(const ResourceRequest& request, const Dataset& dataset);
 
 struct RunRequest {
   Message message;
   bool large_response = false;  // True if the answer may be larger than a frame.
 };
+// Makes a request that runs `closures` as one batch.
 RunRequest run_request(uint64_t coordinator, uint64_t watermark,
                        const std::vector<ClosurePtr>& closures);
 

@@ -11,6 +11,27 @@
 #include "trireme/coordinator/user_code.h"
 #include "trireme/ps/push_id.h"
 
+// A run is a chain of callbacks. No thread waits for a parameter server: pull() and push() return
+// at once, and their callbacks continue the run on the executor, because computing on the thread
+// that reads from the network would delay other calls. The last push continues in place, as nothing
+// is left to compute.
+//
+// Pushes are identified by (coordinator, sequence + repetition, round). A closure that runs again,
+// here or on another worker, sends pushes with the same identity, and servers apply each once. If a
+// run was interrupted after it had pushed some repetitions, the next run thus repeats them without
+// effect.
+//
+// Elements are returned to their source unless they are consumed. They are consumed in compute(),
+// before the operators run: from then on the closure may have an effect. A run that draws shapes
+// that no function takes ends with these shapes as its answer, and leaves its elements in
+// KeptDraws. The coordinator captures the function for them and sends the closure again. The
+// constructor then takes the elements out of KeptDraws, so that they are used by this closure,
+// once.
+//
+// A closure that both reads and changes variables waits for its turn before it draws, and keeps the
+// turn until it ends. Every path therefore leads to end(RunResult), which is called exactly once,
+// passes the turn on, and sets the answer in the batch. LibTorch and user code may throw, so they
+// are called in try_call().
 namespace trireme::internal {
 
 ClosureRun::ClosureRun(std::shared_ptr<ClosureBatch> batch, size_t index,
@@ -41,7 +62,7 @@ void ClosureRun::begin() {
   if (batch_->stopped()) return end(cancelled());
   const Time began = Clock::real().now();
   if (!turn_began_) turn_began_ = began;
-  // LibTorch throws, as for memory that is not there; nothing may escape into the executor.
+  // LibTorch throws, for example when out of memory. No exception may escape into the executor.
   const auto fits = try_call([&] { return draw(); });
   if (!fits.ok()) return end(fits.status());
   if (!*fits) return keep_drawn();
@@ -65,6 +86,7 @@ void ClosureRun::begin() {
 
 bool ClosureRun::draw() {
   if (function_->draws.empty()) return true;
+  // Elements that were kept for this closure are put back if its iterators have been replaced.
   if (draws_ && draws_->sources() != sources_) draws_.reset();
   if (!draws_) draws_.emplace(sources_);
   std::vector<size_t> counts;
@@ -100,7 +122,7 @@ std::vector<at::Tensor> ClosureRun::inputs() const {
   for (size_t i = 0; i < function_->draws.size(); ++i) {
     add_until(function_->draws[i].first_input);
     for (const Element& element : draws_->elements()[i]) {
-      // A graph is captured for the usual strides.
+      // Graphs are captured for contiguous inputs.
       for (const at::Tensor& tensor : element) inputs.push_back(tensor.contiguous());
     }
   }
@@ -119,12 +141,12 @@ std::vector<at::Tensor> ClosureRun::own_variables() const {
 
 void ClosureRun::compute(std::vector<at::Tensor> pulled) {
   if (batch_->stopped()) return end(cancelled());
-  if (draws_) draws_->keep();
+  if (draws_) draws_->keep();  // Consumes the elements: they are not put back any more.
   draws_.reset();
   const Time began = Clock::real().now();
   const auto ran = try_call(
       [&] { throw_if_error(steps_->run(std::move(pulled), {.stop = batch_->stop_token()})); });
-  if (!ran.ok()) return end(of_user(ran));
+  if (!ran.ok()) return end(as_user_error(ran));
   note_time(drawing_ + (Clock::real().now() - began));
   push(0);
 }
@@ -136,7 +158,7 @@ void ClosureRun::call_native() {
     return call_user_code([&] { return function_->native->call(call_.tensors); });
   });
   note_time(Clock::real().now() - began);
-  if (!results.ok()) return end(of_user(results.status()));
+  if (!results.ok()) return end(as_user_error(results.status()));
   end_repetition(*std::move(results));
 }
 
@@ -169,7 +191,7 @@ void ClosureRun::end(const absl::Status& error) {
 }
 
 void ClosureRun::end(RunResult answer) {
-  draws_.reset();  // what was drawn and not used goes back
+  draws_.reset();  // Puts back elements that were not consumed.
   answer.busy = takes_turns() && turn_began_ ? Clock::real().now() - *turn_began_ : busy_;
   if (takes_turns()) environment().turns.leave();
   batch_->set(index_, std::move(answer));
@@ -184,18 +206,19 @@ void ClosureRun::note_time(Duration time) {
   busy_ += time;
 }
 
-// Each repetition has random numbers of its own, the first those of a closure that runs once.
+// Each repetition has its own random numbers. The first has those of a closure that runs once.
 uint64_t ClosureRun::seed() const {
   return call_.seed + repetition_ * 0x9e3779b97f4a7c15;
 }
 
 absl::Status ClosureRun::cancelled() const {
-  return make_status(ErrorCode::kCancelled, "it was cancelled", {environment().task, ""});
+  return make_status(ErrorCode::kCancelled, "the closure was cancelled", {environment().task, ""});
 }
 
-// Returns an error of the user's function. The code that replay gives it is the function's;
-// CANCELLED is only said by Trireme, of closures that are to run again or not at all.
-absl::Status ClosureRun::of_user(const absl::Status& error) const {
+// The coordinator requeues closures that fail with CANCELLED, so a function that itself throws
+// CANCELLED would run for ever. Its error is returned as ABORTED, without the origin that the
+// function may have given it, so that it cannot be mistaken for a failure of a parameter server.
+absl::Status ClosureRun::as_user_error(const absl::Status& error) const {
   ErrorCode code = error_code(error);
   if (code == ErrorCode::kCancelled && !batch_->stopped()) code = ErrorCode::kAborted;
   return make_status(code, std::string(error.message()));

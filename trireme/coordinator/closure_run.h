@@ -20,18 +20,23 @@
 
 namespace trireme::internal {
 
-// Runs one closure of a batch: begin -> draw -> pull -> compute -> push of each round -> end, or
-// begin again if it repeats. One thread at a time works on it. Holds its batch, and is held by the
-// work or the call to the servers that it waits for.
+// Runs one closure of a batch:
+//
+//   begin -> draw -> pull -> compute -> push, once for each round -> end
+//     ^                                                       |
+//     +-------------------- if it repeats --------------------+
+//
+// Not thread-safe: one thread at a time works on it. Holds its batch. Kept alive by the work or the
+// call to the parameter servers that it waits for.
 class ClosureRun : public std::enable_shared_from_this<ClosureRun> {
  public:
-  // `index` is its place in the batch. `functions` has the function of the closure, then its
+  // `index` is its place in the batch. `functions` has the function of the closure, followed by its
   // variants.
   ClosureRun(std::shared_ptr<ClosureBatch> batch, size_t index,
              std::vector<HostedFunctionPtr> functions, ReceivedClosure call,
              ElementSources sources);
 
-  // Begins at once on this thread, or later on the executor if it has to wait for its turn.
+  // Begins the run on this thread, or later on the executor if the run has to wait for its turn.
   static void start(std::shared_ptr<ClosureRun> run);
 
  private:
@@ -40,10 +45,15 @@ class ClosureRun : public std::enable_shared_from_this<ClosureRun> {
   uint64_t seed() const;
 
   void begin();
-  // Returns true if there is a function for the elements.
+  // Draws the elements of this repetition and selects the function that takes them. Returns false
+  // if no function does.
   bool draw();
+  // Ends the run with the shapes that it has drawn. Keeps the elements until the closure is sent
+  // again.
   void keep_drawn();
+  // Returns the inputs of the graph: tensors of the closure and elements, in their order.
   std::vector<at::Tensor> inputs() const;
+  // Returns a tensor for each variable that came with the closure, undefined for the others.
   std::vector<at::Tensor> own_variables() const;
   void compute(std::vector<at::Tensor> pulled);
   void call_native();
@@ -52,24 +62,26 @@ class ClosureRun : public std::enable_shared_from_this<ClosureRun> {
   void end(const absl::Status& error);
   void end(RunResult answer);
 
-  // The executor runs the work; if that has ended, the closure ends.
+  // Runs the work on the executor. Ends the closure if the executor has ended.
   void continue_with(Work work);
   void note_time(Duration time);
   absl::Status cancelled() const;
-  absl::Status of_user(const absl::Status& error) const;
+  // Converts an error of the user's function so that the coordinator does not take it for a
+  // cancellation or a failure of a parameter server.
+  absl::Status as_user_error(const absl::Status& error) const;
 
   const std::shared_ptr<ClosureBatch> batch_;
   const size_t index_;
   const std::vector<HostedFunctionPtr> functions_;
-  const HostedFunction* function_;  // the one that it uses now
+  const HostedFunction* function_;  // The element of `functions_` that this repetition uses.
   const ReceivedClosure call_;
   const ElementSources sources_;
-  uint32_t repetition_ = 0;
-  std::optional<Draws> draws_;
-  std::optional<Time> turn_began_;
-  Duration drawing_ = {};
-  Duration busy_ = {};
-  std::optional<PsStepRun> steps_;
+  uint32_t repetition_ = 0;         // Number of repetitions that are done.
+  std::optional<Draws> draws_;      // Elements that are drawn and not consumed.
+  std::optional<Time> turn_began_;  // Time at which the run first began.
+  Duration drawing_ = {};           // Time that this repetition took to draw.
+  Duration busy_ = {};              // Time of all repetitions for drawing and operators.
+  std::optional<PsStepRun> steps_;  // State of this repetition.
 };
 
 }  // namespace trireme::internal

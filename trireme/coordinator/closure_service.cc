@@ -14,6 +14,21 @@
 #include "trireme/data/dataset_data.h"
 #include "trireme/graph/graph_file.h"
 
+// The worker's side of closures.proto. The service has a ClosureHost for each coordinator, which
+// holds everything that the coordinator has registered.
+//
+// Life of a host: Connect makes it, Disconnect removes it and cancels its closures. A coordinator
+// that dies sends no Disconnect. Its host is evicted when another coordinator connects, if it was
+// not used for ten minutes and runs nothing. Calls for an evicted host fail with NOT_FOUND, and the
+// coordinator connects again.
+//
+// Threads: handlers are called on threads that serve the network and must not block. Connect,
+// Register and Create may wait for parameter servers or build iterators, so they run on one setup
+// thread. Batches run on the closures pool, except quick ones, which run in place because waking
+// another thread would take longer. No lock is held while a host runs closures.
+//
+// Requests come from the network, so their counts, indices, shapes and graphs are checked before
+// they are used.
 namespace trireme {
 namespace internal {
 
@@ -39,7 +54,9 @@ ClosureResult result_of(const ClosureResponse& result, TensorReader& reader) {
   const auto& failure = result.failure();
   absl::Status status = status_from_wire(static_cast<absl::StatusCode>(failure.code()),
                                          failure.message(), failure.details());
-  if (status.ok()) return make_status(ErrorCode::kInternal, "a failure without an error came");
+  if (status.ok()) {
+    return make_status(ErrorCode::kInternal, "the worker sent a failure without an error code");
+  }
   return status;
 }
 
@@ -51,7 +68,7 @@ using internal::ClosureHost;
 using internal::ReceivedClosure;
 using internal::RunResult;
 
-// Who schedules: the chief, or a program that is no task.
+// Roles that may schedule closures: the chief, or a client program that is not a task.
 constexpr Roles kCoordinators = {Role::kChief, Role::kClient};
 
 constexpr size_t kMostCoordinators = 256;
@@ -59,20 +76,23 @@ constexpr auto kForgottenAfter = std::chrono::minutes(10);
 constexpr auto kConnectTime = std::chrono::seconds(5);
 constexpr int kMostUpdatesAtOnce = 1024;
 
-// Pulls and pushes of closures: who cannot be reached for this long is the coordinator's to judge.
+// Retries of a closure's pulls and pushes. Gives up soon on a server that cannot be reached,
+// because the coordinator decides whether that server is lost.
 constexpr RetryPolicy kServerRetry = {.attempt_time = std::chrono::seconds(10),
                                       .first_delay = std::chrono::milliseconds(20),
                                       .longest_delay = std::chrono::milliseconds(500),
                                       .unreachable_time = std::chrono::seconds(2)};
 
-// The answer to a batch: when all its closures have ended, or at once when the caller has gone or
-// the server stops; then they are told to end.
+// Answers the call that brought a batch, once: when all its closures have ended, or earlier if the
+// caller has gone or the server stops. If it answers earlier, the closures are told to stop.
+// Thread-safe.
 class BatchAnswer {
  public:
   explicit BatchAnswer(ServerCall call) : call_(std::move(call)) {
     on_stop_.emplace(call_->stop_token(), [this] {
       stop_.request_stop();
-      respond(make_status(ErrorCode::kCancelled, "the coordinator has left, or the server stops"));
+      respond(make_status(ErrorCode::kCancelled,
+                          "the coordinator has cancelled the call, or the server stops"));
     });
   }
 
@@ -101,9 +121,11 @@ class BatchAnswer {
   std::stop_source stop_;
   Mutex mutex_;
   std::optional<ServerCall> call_;
-  std::optional<std::stop_callback<std::function<void()>>> on_stop_;  // ends before all else
+  // Last, so that it is destroyed first: its callback uses the other members.
+  std::optional<std::stop_callback<std::function<void()>>> on_stop_;
 };
 
+// Returns the layout of a variable on the servers, or nullopt if its value comes with each closure.
 absl::StatusOr<std::optional<VariableLayout>> layout_of(const FunctionVariable& variable,
                                                         const proto::TensorType& type,
                                                         int servers) {
@@ -115,7 +137,7 @@ absl::StatusOr<std::optional<VariableLayout>> layout_of(const FunctionVariable& 
   const int64_t rows = layout.sizes.empty() ? 1 : layout.sizes[0], shards = variable.shards_size();
   if (shards > std::max<int64_t>(rows, 1)) {
     return make_status(ErrorCode::kInvalidArgument,
-                       absl::StrCat("it has ", shards, " shards and ", rows, " rows"),
+                       absl::StrCat("it has ", shards, " shards but only ", rows, " rows"),
                        {"", absl::StrCat("variable '", variable.name(), "'")});
   }
   const std::vector<RowRange> ranges = split_rows(rows, shards);
@@ -123,7 +145,8 @@ absl::StatusOr<std::optional<VariableLayout>> layout_of(const FunctionVariable& 
     const FunctionVariable::Shard& shard = variable.shards(i);
     if (shard.server() >= static_cast<uint32_t>(servers)) {
       return make_status(ErrorCode::kInvalidArgument,
-                         absl::StrCat("there is no parameter server ", shard.server()),
+                         absl::StrCat("it has a shard on parameter server ", shard.server(),
+                                      ", which does not exist"),
                          {"", absl::StrCat("variable '", variable.name(), "'")});
     }
     layout.shards.push_back({shard.name(), static_cast<int>(shard.server()), ranges[i]});
@@ -155,22 +178,23 @@ class ClosureService final : public Service {
   }
 
  private:
-  // The threads of closures, made when the first coordinator comes.
+  // The threads that run closures, made when the first coordinator connects.
   struct Pools {
     explicit Pools(int threads)
         : closures("closures", threads),
           setup("closures-setup", 1),
           ending(std::make_shared<internal::EndingExecutor>(closures)) {}
-    ThreadPool closures;  // run the operators
-    ThreadPool setup;     // waits for parameter servers
+    ThreadPool closures;  // Runs the operators.
+    ThreadPool setup;     // Waits for parameter servers.
+    // Submits work of the hosts, which may outlive the pools, to `closures`.
     std::shared_ptr<internal::EndingExecutor> ending;
   };
   struct Known {
     std::shared_ptr<ClosureHost> host;
-    Time used;
+    Time used;  // Time of the last call for this host.
   };
 
-  // A repeated run does no harm: servers know its pushes.
+  // Calls may be repeated without harm, even Run: servers recognize the pushes of a repeated run.
   template <typename Request>
   Method method(const char* name, void (ClosureService::*handler)(const Request&, ServerCall)) {
     return {name, kCoordinators, Repeats::kHarmless, [this, handler](ServerCall call) {
@@ -189,7 +213,9 @@ class ClosureService final : public Service {
     MutexLock lock(mutex_);
     const auto found = hosts_.find(coordinator);
     if (found == hosts_.end()) {
-      return make_status(ErrorCode::kNotFound, "no such coordinator has connected");
+      return make_status(ErrorCode::kNotFound,
+                         "the coordinator is not connected to this worker, or its connection has "
+                         "expired");
     }
     found->second.used = Clock::real().now();
     return found->second.host;
@@ -214,8 +240,8 @@ class ClosureService final : public Service {
     if (static_cast<int>(servers.size()) != tasks) {
       return make_status(ErrorCode::kFailedPrecondition,
                          absl::StrCat("the coordinator has ", servers.size(),
-                                      " parameter servers and this task's cluster spec ", tasks,
-                                      "; give both the same"),
+                                      " parameter servers and this task's cluster spec has ", tasks,
+                                      "; give both the same cluster spec"),
                          {context_.task.to_string(), ""});
     }
     TRIREME_ASSIGN_OR_RETURN(auto client,
@@ -240,7 +266,8 @@ class ClosureService final : public Service {
     });
     if (hosts_.size() >= kMostCoordinators) {
       return make_status(ErrorCode::kResourceExhausted,
-                         absl::StrCat("this worker has ", hosts_.size(), " coordinators already"));
+                         absl::StrCat("this worker already has ", hosts_.size(),
+                                      " coordinators, the maximum; end some of their programs"));
     }
     hosts_[request.coordinator()] = {std::move(host), now};
     return make_message(response);
@@ -266,7 +293,8 @@ class ClosureService final : public Service {
     TRIREME_ASSIGN_OR_RETURN(auto graph,
                              internal::assemble_graph(request.def(), std::move(constants)));
     if (request.variables_size() != graph->def.variables_size()) {
-      return make_status(ErrorCode::kInvalidArgument, "it tells of other variables than its graph");
+      return make_status(ErrorCode::kInvalidArgument,
+                         "the function names a different number of variables than its graph");
     }
     std::vector<std::optional<VariableLayout>> layouts;
     for (int i = 0; i < request.variables_size(); ++i) {
@@ -301,8 +329,9 @@ class ClosureService final : public Service {
                                             std::vector<at::Tensor> tensors) {
     TRIREME_ASSIGN_OR_RETURN(const Dataset dataset,
                              internal::dataset_from({request.dataset(), std::move(tensors)}));
+    const Iterator iterator = dataset.iterator({.seed = request.seed()});
     TRIREME_RETURN_IF_ERROR(
-        host.add_resource(request.resource(), dataset.iterator({.seed = request.seed()}).source()));
+        host.add_resource(request.resource(), internal::Access<Iterator>::source(iterator)));
     return make_message(CreateResourceResponse());
   }
 

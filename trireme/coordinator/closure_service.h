@@ -14,7 +14,8 @@
 
 namespace trireme {
 
-// What workers offer coordinators (closures.proto).
+// Makes the service of a worker that runs closures for coordinators (closures.proto). `context`
+// must outlive it.
 std::unique_ptr<Service> make_closure_service(TaskContext& context);
 
 namespace internal {
@@ -26,7 +27,10 @@ inline constexpr char kRunClosures[] = "/trireme.Closures/Run";
 inline constexpr char kCancelClosures[] = "/trireme.Closures/Cancel";
 inline constexpr char kDisconnectCoordinator[] = "/trireme.Closures/Disconnect";
 
+// Writes the answer of a closure to `result` and appends its tensors to `message`.
 void set_answer(const RunResult& answer, ClosureResponse& result, std::vector<at::Tensor>& message);
+// Reads the result of a closure, whose tensors are next in `reader`. Must not be called for a
+// response with `drawn`.
 ClosureResult result_of(const ClosureResponse& result, TensorReader& reader);
 
 }  // namespace internal

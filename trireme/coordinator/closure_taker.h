@@ -2,19 +2,21 @@
 
 namespace trireme::internal {
 
-// Takes closures from a queue on behalf of one worker. A taker that finds the queue empty is
-// remembered there, and is told once when closures are queued again. Thread-safe.
+// Takes closures from a queue on behalf of one worker. The queue remembers a taker that finds it
+// empty, and notifies it once when closures are queued again. Thread-safe.
 class ClosureTaker {
  public:
   virtual ~ClosureTaker() = default;
-  // Called, without a lock of the queue, when closures are queued that the taker may take. Returns
-  // false if it took none, so that another taker is told instead.
+  // Called without the queue's lock when closures are queued. Returns false if the taker took none,
+  // so that the queue notifies another taker instead.
   virtual bool on_closures() = 0;
 
-  // Called under the queue's lock: these must neither block nor use the queue.
+  // The functions below are called under the queue's lock. They must neither block nor use the
+  // queue.
+
   // Returns the index of the worker that runs the closures.
   virtual int worker() const = 0;
-  // Returns true if the worker has no closures now.
+  // Returns true if the worker has no batch in flight.
   virtual bool is_idle() const = 0;
 };
 

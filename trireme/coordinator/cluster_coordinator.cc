@@ -11,6 +11,25 @@
 #include "trireme/coordinator/worker_resource.h"
 #include "trireme/rpc/timer.h"
 
+// The parts of a coordinator, and how they work together:
+//
+//   ClosureFunctions  turns a captured step into a closure and describes its function for workers
+//   ClosureQueue      holds closures until they are decided, and the first error
+//   WorkerLinks       has a ClosureDispatcher for each worker, which takes closures from the queue
+//   WorkerResources   holds the datasets from which workers draw
+//   PsWatch           finds out whether a parameter server is lost, and then closes the queue
+//
+// Everything below schedule() is driven by answers and timers; only the diagnosis of missing
+// workers uses a thread. The coordinator draws a random number, its writer id, and registers it
+// with the parameter servers before the first closure runs. (writer, sequence, round) identifies a
+// push, so a server applies each push once however many workers send it.
+//
+// Deadlines use one timer for the earliest deadline. When it fires, the queue fails the closures
+// that are late, workers are told to end theirs, and the timer is set for the next deadline.
+//
+// The destructor closes the queue first, which releases threads that wait in it. It then ends the
+// connections, which stops the closures on the workers. It ends the writer last, after which the
+// servers reject pushes that are still under way.
 namespace trireme {
 
 using internal::ClosureFunctions;
@@ -29,7 +48,7 @@ constexpr Duration kForEver = std::chrono::hours(24 * 365);
 struct ClusterCoordinator::Impl {
   Impl(const ParameterServerStrategy& strategy, const ClusterCoordinatorOptions& options)
       : spec(strategy.spec()),
-        backend(strategy.servers().backend()),
+        backend(internal::Access<ParameterServers>::backend(strategy.servers())),
         writer(new_incarnation()),
         queue(std::make_shared<ClosureQueue>(std::max<size_t>(options.queue_size, 1))),
         functions(std::make_shared<ClosureFunctions>(writer, backend)),
@@ -47,9 +66,9 @@ struct ClusterCoordinator::Impl {
     context->queue = queue;
     context->resources = resources;
     context->functions = functions->in_use();
-    context->life_signs = std::make_shared<internal::LifeSigns>();
-    context->servers =
-        std::make_shared<internal::PsWatch>(spec, credentials, servers, context->life_signs, queue);
+    context->health_checker = std::make_shared<internal::HealthChecker>();
+    context->servers = std::make_shared<internal::PsWatch>(spec, credentials, servers,
+                                                           context->health_checker, queue);
     context->stragglers = std::make_shared<internal::StragglerWatch>();
     links = std::make_shared<WorkerLinks>(context, credentials);
     links->update(spec);
@@ -58,7 +77,7 @@ struct ClusterCoordinator::Impl {
   ~Impl() {
     queue->close(make_status(ErrorCode::kCancelled, "the coordinator has ended"));
     links->end();
-    // Whoever cannot be told has lost its variables, and forgets the writer with them.
+    // Best effort: a server that is lost has forgotten the writer together with its variables.
     backend->client().end_writer(writer, std::chrono::seconds(2)).IgnoreError();
   }
 
@@ -68,17 +87,17 @@ struct ClusterCoordinator::Impl {
                 "the cluster has no workers to run closures on; add a worker job to it");
   }
 
-  RemoteValue schedule(const ClosureOptions& options, const ClosurePtr& closure) {
+  internal::PendingResult schedule(const ClosureOptions& options, const ClosurePtr& closure) {
     closure->repeat = static_cast<uint32_t>(options.repeat);
     if (options.deadline) {
       closure->deadline = after(std::min<Duration>(*options.deadline, kForEver));
     }
     check(queue->put(closure));
     if (closure->deadline) watch_deadlines(queue, links);
-    return RemoteValue(queue, closure);
+    return {queue, closure};
   }
 
-  // An error of the queue, as the user sees it.
+  // Throws the error of a call to the queue, as PsLost if the queue was closed with DATA_LOSS.
   void check(const absl::Status& status) const {
     if (status.ok()) return;
     const Error error = to_error(status);
@@ -88,6 +107,8 @@ struct ClusterCoordinator::Impl {
     throw error;
   }
 
+  // Sets the timer for the next deadline, unless it is set. The timer holds the links weakly: it
+  // cannot be cancelled, and must not keep a coordinator that has ended alive.
   static void watch_deadlines(const std::shared_ptr<ClosureQueue>& queue,
                               const std::weak_ptr<WorkerLinks>& weak) {
     const auto time = queue->next_expiry();
@@ -103,7 +124,7 @@ struct ClusterCoordinator::Impl {
 
   const ClusterSpec spec;
   const std::shared_ptr<ParameterServerBackend> backend;
-  const uint64_t writer;  // of this coordinator's pushes
+  const uint64_t writer;  // Identifies this coordinator's pushes and, to workers, the coordinator.
   const std::shared_ptr<ClosureQueue> queue;
   const std::shared_ptr<ClosureFunctions> functions;
   const std::shared_ptr<WorkerResources> resources;
@@ -124,27 +145,29 @@ void ClusterCoordinator::check_usable(const ClosureOptions& options, bool own_it
   }
   if (options.repeat > 1 && own_iterators) {
     throw Error(ErrorCode::kInvalidArgument,
-                "a closure that repeats cannot draw from an iterator of the program; let workers "
-                "draw, with create_per_worker_dataset()");
+                "a closure that repeats cannot draw from an iterator of the client program; use "
+                "create_per_worker_dataset(), so that workers draw the elements");
   }
   impl_->check(impl_->queue->admit());
 }
 
-RemoteValue ClusterCoordinator::schedule_step(const ClosureOptions& options,
-                                              const internal::FunctionStep& step) {
+internal::PendingResult ClusterCoordinator::schedule_step(const ClosureOptions& options,
+                                                          const internal::FunctionStep& step) {
   return impl_->schedule(options, impl_->functions->closure_of(step, internal::StandIns()));
 }
 
-RemoteValue ClusterCoordinator::schedule_step(
+internal::PendingResult ClusterCoordinator::schedule_step(
     const ClosureOptions& options, const std::shared_ptr<const internal::FunctionStep>& step,
     const std::shared_ptr<const internal::StandIns>& stand_ins, Prepare again) {
   if (stand_ins->sources().size() != step->draws.size()) {
     throw Error(ErrorCode::kInvalidArgument,
-                "beside values of workers an iterator must be an argument of its own, not part of "
-                "another",
+                "an iterator that is passed together with per-worker values must be an argument of "
+                "its own, not part of another argument",
                 {"", absl::StrCat("function '", step->function, "'")});
   }
   const auto closure = impl_->functions->closure_of(*step, *stand_ins);
+  // Prepares the same call for the shapes that a worker has drawn. The closure owns this function,
+  // so the function refers to the closure by a plain pointer.
   closure->capture_again = [weak = std::weak_ptr(impl_->functions), again = std::move(again), step,
                             stand_ins, raw = closure.get()](const internal::DrawnShapes& drawn) {
     const auto functions = weak.lock();
@@ -155,9 +178,9 @@ RemoteValue ClusterCoordinator::schedule_step(
   return impl_->schedule(options, closure);
 }
 
-RemoteValue ClusterCoordinator::schedule_native(const ClosureOptions& options,
-                                                const std::string& name,
-                                                std::vector<at::Tensor> tensors) {
+internal::PendingResult ClusterCoordinator::schedule_native(const ClosureOptions& options,
+                                                            const std::string& name,
+                                                            std::vector<at::Tensor> tensors) {
   return impl_->schedule(options, impl_->functions->native_closure_of(name, std::move(tensors)));
 }
 
@@ -167,12 +190,14 @@ PerWorkerDataset ClusterCoordinator::create_per_worker_dataset(const Dataset& da
 
 PerWorkerDataset ClusterCoordinator::create_per_worker_dataset(
     std::function<Dataset(const InputContext&)> dataset_function) {
-  return PerWorkerDataset(impl_->resources->make(std::move(dataset_function)));
+  return internal::Access<PerWorkerDataset>::make(
+      impl_->resources->make(std::move(dataset_function)));
 }
 
+// A per-worker tensor is a dataset that repeats one element, so workers need nothing else for it.
 PerWorkerValues<at::Tensor> ClusterCoordinator::create_per_worker_tensor(
     std::function<at::Tensor(const InputContext&)> function) {
-  return PerWorkerValues<at::Tensor>(
+  return internal::Access<PerWorkerValues<at::Tensor>>::make(
       impl_->resources->make([function = std::move(function)](const InputContext& context) {
         return Dataset::from_tensors({function(context).detach().unsqueeze(0)}).repeat();
       }));
@@ -183,7 +208,7 @@ void ClusterCoordinator::join(const JoinOptions& options) {
   const auto progress = [&](uint64_t done, uint64_t left) { report({done, left}); };
   const Time limit =
       options.timeout ? after(std::min<Duration>(*options.timeout, kForEver)) : Time::max();
-  // Progress is told at most every millisecond, whatever was asked for.
+  // Progress is reported at most once per millisecond, however short the requested interval.
   const Duration every =
       std::clamp<Duration>(options.progress_every, std::chrono::milliseconds(1), kForEver);
   impl_->check(report ? impl_->queue->join(limit, every, progress) : impl_->queue->join(limit));
@@ -198,7 +223,8 @@ void ClusterCoordinator::update_workers(const ClusterSpec& spec) {
   }
   if (!same) {
     throw Error(ErrorCode::kInvalidArgument,
-                "it has other parameter servers than the strategy; only workers may come and go");
+                "the cluster spec has other parameter servers than the strategy; update_workers() "
+                "can only add and remove workers");
   }
   impl_->links->update(spec);
 }
@@ -211,34 +237,6 @@ bool ClusterCoordinator::done() {
   const absl::StatusOr<bool> done = impl_->queue->done();
   impl_->check(done.status());
   return *done;
-}
-
-RemoteValue::RemoteValue(std::shared_ptr<ClosureQueue> queue,
-                         std::shared_ptr<internal::Closure> closure)
-    : queue_(std::move(queue)), closure_(std::move(closure)) {}
-
-bool RemoteValue::ready() const {
-  return closure_ != nullptr && queue_->is_decided(*closure_);
-}
-
-std::shared_ptr<const void> RemoteValue::shape() const {
-  return closure_->shape;
-}
-
-std::vector<at::Tensor> RemoteValue::tensors() const {
-  if (closure_ == nullptr) {
-    throw Error(ErrorCode::kFailedPrecondition, "the remote value is none: nothing was scheduled");
-  }
-  return value_or_throw(queue_->fetch(*closure_));
-}
-
-at::Tensor RemoteValue::tensor() const {
-  std::vector<at::Tensor> all = tensors();
-  if (all.size() == 1) return std::move(all[0]);
-  throw Error(ErrorCode::kFailedPrecondition,
-              absl::StrCat("the function gives ", all.size(),
-                           " tensors, not one; keep what schedule() returns as it is (auto) and "
-                           "fetch that"));
 }
 
 }  // namespace trireme

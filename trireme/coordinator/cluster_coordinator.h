@@ -1,7 +1,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
 
 #include <chrono>
 #include <cstddef>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/coordinator/closure_argument.h"
 #include "trireme/coordinator/native_function.h"
 #include "trireme/coordinator/per_worker_values.h"
 #include "trireme/coordinator/remote_value.h"
@@ -27,41 +27,54 @@
 
 namespace trireme {
 
+// Options of a ClusterCoordinator.
 struct ClusterCoordinatorOptions {
-  size_t queue_size = 256 << 10;  // of closures that wait; schedule() blocks beyond
-  // How many closures that both read and change variables a worker runs at once. More hide the way
-  // to the parameter servers, and train on older values.
+  // Maximum number of queued closures; schedule() blocks while the queue is full.
+  size_t queue_size = 256 << 10;
+  // Maximum number of closures that one worker runs concurrently if they both read and change
+  // variables. A higher number hides the latency of the parameter servers, but trains on older
+  // values.
   int updates_at_once = 1;
 };
 
+// Options of one closure: coordinator.schedule({.repeat = 10}, step, data.iterator()).
 struct ClosureOptions {
-  // How often a worker runs the function in this one closure, each time with the next elements of
-  // its iterators. The result is that of the last time.
+  // Number of times that a worker runs the function in this closure, each time with the next
+  // elements of its iterators. The closure's result is the result of the last run.
   int repeat = 1;
-  // Within which it must be done, from now on; else it fails with DEADLINE_EXCEEDED.
+  // Time limit, measured from schedule(). A closure that exceeds it fails with DEADLINE_EXCEEDED.
   std::optional<std::chrono::nanoseconds> deadline = std::nullopt;
 };
 
+// Progress of a coordinator, as join() reports it.
 struct JoinProgress {
-  uint64_t done = 0;  // closures that this coordinator has done, of all that it was ever given
-  uint64_t left = 0;
+  // Number of closures that have succeeded, failed or been cancelled since the coordinator was
+  // made.
+  uint64_t done = 0;
+  uint64_t left = 0;  // Number of closures that are queued or running.
 };
 
+// Options of join().
 struct JoinOptions {
-  // Throws DEADLINE_EXCEEDED after so long; the closures go on, and join() may be called again.
+  // Time after which join() throws DEADLINE_EXCEEDED. The closures keep running, and join() may be
+  // called again.
   std::optional<std::chrono::nanoseconds> timeout = std::nullopt;
-  // Called by the thread that waits, every so often.
+  // Called at intervals of `progress_every` by the thread that waits in join(). May throw to end
+  // the wait.
   std::function<void(const JoinProgress&)> on_progress = nullptr;
+  // Time between two calls of `on_progress`.
   std::chrono::nanoseconds progress_every = std::chrono::seconds(1);
 };
 
-// A parameter server is gone, and the variables on it: origin().task names it.
+// Thrown when a parameter server is lost, and with it the variables that it held. origin().task
+// names the server.
 class PsLost : public Error {
  public:
+  // Takes the same arguments as Error.
   using Error::Error;
 };
 
-// Runs functions on the workers of a cluster, asynchronously, and goes on when workers die:
+// Runs functions on the workers of a cluster asynchronously, and keeps going when workers die:
 //
 //   tr::ClusterCoordinator coordinator(strategy);
 //   tr::RemoteValue loss;
@@ -69,134 +82,118 @@ class PsLost : public Error {
 //   coordinator.join();
 //   std::cout << coordinator.fetch(loss).item<float>();
 //
-// A closure, one call of a function, runs at least once, and what it does to the variables of the
-// strategy is done once: a worker that is lost gives its closures back, others run them, and a late
-// update of the lost one is known and dropped. Results come home as soon as they are there.
+// A closure is one call of a function. It runs at least once, but changes the variables of the
+// strategy exactly once: the closures of a lost worker are requeued and run on other workers, and
+// the parameter servers recognize and drop late updates of the lost worker. Results are returned to
+// the coordinator as soon as they are available, so they survive the worker.
 //
-// The first error of a closure wins: the others are cancelled, and the next schedule(), join() or
-// done() throws it, once; then scheduling works again. When a parameter server is lost, variables
-// are: schedule(), join() and done() throw PsLost from then on. Thread-safe.
+// The first error of a closure wins: all other closures are cancelled, and the next schedule(),
+// join() or done() throws the error once. After that, closures can be scheduled again. If a
+// parameter server is lost, its variables are lost too, and every later schedule(), join() and
+// done() throws PsLost.
+//
+// Thread-safe. Remote values and per-worker values may outlive the coordinator.
 class ClusterCoordinator {
   template <typename T>
   using Argument = std::type_identity_t<internal::ClosureArgument<std::decay_t<T>>>;
 
  public:
+  // Begins to connect to the workers without waiting for them. Throws Error if the cluster has no
+  // workers or a parameter server does not answer.
   explicit ClusterCoordinator(const ParameterServerStrategy& strategy,
                               const ClusterCoordinatorOptions& options = {});
-  ~ClusterCoordinator();  // cancels what is not done
+  // Cancels the closures that are not done.
+  ~ClusterCoordinator();
 
-  // Returns at once, unless the queue is full; the first call for such arguments captures the
-  // function. Tensors are not copied: they must not change before the closure is done. Variables
-  // of the program, such as a learning rate, travel with the closure as they are now; it may not
-  // change them. An argument may be one of PerWorkerValues.
+  // Queues a call of `function` and returns a handle for its result. Blocks only while the queue is
+  // full or, after an error, until no closure is running. The first call with arguments of given
+  // shapes and types captures the function.
+  //
+  // Tensors are not copied and must not change before the closure is done. Variables in the client
+  // program's own memory, such as a learning rate, are sent with their current values; the function
+  // must not change them. An argument may be a PerWorkerValues, which each worker replaces by its
+  // own value:
+  //
+  //   coordinator.schedule(step, data.iterator());
   template <typename R, typename... Args>
-  RemoteValueOf<R> schedule(const Function<R(Args...)>& function, Argument<Args>... args) {
-    return schedule(ClosureOptions(), function, std::move(args)...);
-  }
+  RemoteValue<R> schedule(const Function<R(Args...)>& function, Argument<Args>... args);
+  // Does the same with options for this closure.
   template <typename R, typename... Args>
-  RemoteValueOf<R> schedule(const ClosureOptions& options, const Function<R(Args...)>& function,
-                            Argument<Args>... args) {
-    check_usable(options, (args.is_own_iterator() || ...));
-    if (!(args.is_per_worker() || ...)) {
-      return RemoteValueOf<R>(schedule_step(options, *function.prepare(args.value()...)));
-    }
-    using Values = std::tuple<std::decay_t<Args>...>;
-    // In braces, so that they are made in their order.
-    const auto values = [](internal::StandIns& stand_ins, const auto&... given) {
-      return Values{given.value(stand_ins)...};
-    };
-    auto stand_ins = std::make_shared<internal::StandIns>();
-    const auto step = std::apply([&](auto&&... each) { return function.prepare(each...); },
-                                 values(*stand_ins, args...));
-    return RemoteValueOf<R>(
-        schedule_step(options, step, stand_ins,
-                      [function, values, ... args = std::move(args),
-                       grad_mode = c10::GradMode::is_enabled()](internal::StandIns& others) {
-                        const c10::AutoGradMode as_it_was(grad_mode);
-                        return std::apply([&](auto&&... each) { return function.preview(each...); },
-                                          values(others, args...));
-                      }));
-  }
-  // A function that workers have by its name, as they run this program's binary.
+  RemoteValue<R> schedule(const ClosureOptions& options, const Function<R(Args...)>& function,
+                          Argument<Args>... args);
+  // Queues a call of a native function, which workers that run this program's binary find by name.
   template <typename R, typename... Args>
-  RemoteValueOf<R> schedule(const NativeFunction<R(Args...)>& function,
-                            std::type_identity_t<std::decay_t<Args>>... args) {
-    return schedule(ClosureOptions(), function, std::move(args)...);
-  }
+  RemoteValue<R> schedule(const NativeFunction<R(Args...)>& function,
+                          std::type_identity_t<std::decay_t<Args>>... args);
+  // Does the same with options for this closure.
   template <typename R, typename... Args>
-  RemoteValueOf<R> schedule(const ClosureOptions& options,
-                            const NativeFunction<R(Args...)>& function,
-                            std::type_identity_t<std::decay_t<Args>>... args) {
-    check_usable(options, /*own_iterators=*/false);
-    return RemoteValueOf<R>(schedule_native(options, function.name(), {std::move(args)...}));
-  }
+  RemoteValue<R> schedule(const ClosureOptions& options, const NativeFunction<R(Args...)>& function,
+                          std::type_identity_t<std::decay_t<Args>>... args);
 
-  // A dataset for each worker: the same, or what the function makes for it. The function is called
-  // here, once for each worker, also for such as are added later; the iterator is on the worker. A
-  // worker that was replaced begins anew.
+  // Gives each worker the same dataset. Each worker iterates over it by itself; a worker that was
+  // restarted begins again.
   PerWorkerDataset create_per_worker_dataset(const Dataset& dataset);
+  // Does the same with the dataset that `dataset_function` returns for each worker. The function
+  // runs in the client program, once for each worker, including workers that update_workers() adds
+  // later.
   PerWorkerDataset create_per_worker_dataset(
       std::function<Dataset(const InputContext&)> dataset_function);
-  // A tensor for each worker, which the function makes for it.
+  // Gives each worker the tensor that `function` returns for it. The function runs in the client
+  // program, as for a dataset.
   PerWorkerValues<at::Tensor> create_per_worker_tensor(
       std::function<at::Tensor(const InputContext&)> function);
 
-  // The workers are those of this spec from now on: new ones get closures as soon as they are up,
-  // and who is not in it any more gives its closures to the others. The other jobs must be as they
-  // were.
+  // Replaces the workers by those of `spec`. New workers get closures as soon as they are up. The
+  // closures of removed workers are requeued. Throws Error if the parameter servers differ from the
+  // strategy's, and rethrows what a dataset function throws; the workers are then unchanged.
   void update_workers(const ClusterSpec& spec);
+  // Returns the state of each worker, ordered by task index.
   std::vector<WorkerState> workers() const;
 
-  // Waits until all closures are done.
+  // Blocks until all closures are done. Throws the first error of a closure.
   void join(const JoinOptions& options = {});
+  // Does the same, and throws DEADLINE_EXCEEDED when the time is over.
   void join(std::chrono::nanoseconds timeout) { join(JoinOptions{.timeout = timeout}); }
-  // Whether they are.
+  // Returns true if no closure is queued or running. Throws as join() does.
   bool done();
 
-  // Waits for a result, and throws its closure's error, or CANCELLED. Also for vectors, pairs,
-  // tuples and maps of remote values, and of such.
+  // Blocks until the result of a closure is available and returns it. Throws the closure's error,
+  // or CANCELLED.
   template <typename R>
-  R fetch(const RemoteValueOf<R>& value) const {
-    return value.get();
-  }
-  at::Tensor fetch(const RemoteValue& value) const { return value.tensor(); }
+  R fetch(const RemoteValue<R>& value) const;
+  // Fetches each element and returns a vector of the results. Structures may be nested: a vector of
+  // maps of remote values becomes a vector of maps of results.
   template <typename T>
-  auto fetch(const std::vector<T>& values) const {
-    std::vector<decltype(this->fetch(values[0]))> fetched;
-    for (const T& value : values) fetched.push_back(fetch(value));
-    return fetched;
-  }
+  auto fetch(const std::vector<T>& values) const;
+  // Fetches each value and returns a map of the results.
   template <typename K, typename T>
-  auto fetch(const std::map<K, T>& values) const {
-    std::map<K, decltype(this->fetch(values.begin()->second))> fetched;
-    for (const auto& [key, value] : values) fetched.emplace(key, fetch(value));
-    return fetched;
-  }
+  auto fetch(const std::map<K, T>& values) const;
+  // Fetches each element and returns a tuple of the results.
   template <typename... Ts>
-  auto fetch(const std::tuple<Ts...>& values) const {
-    return std::apply([this](const auto&... each) { return std::tuple{this->fetch(each)...}; },
-                      values);
-  }
+  auto fetch(const std::tuple<Ts...>& values) const;
+  // Fetches both elements and returns a pair of the results.
   template <typename T, typename U>
-  auto fetch(const std::pair<T, U>& values) const {
-    return std::pair{fetch(values.first), fetch(values.second)};
-  }
+  auto fetch(const std::pair<T, U>& values) const;
 
  private:
-  // Throws what is to be raised, and if a closure cannot be such, before elements are drawn for it.
+  // Throws a pending error, or INVALID_ARGUMENT for options that cannot be met. Called before
+  // elements are drawn for the closure, so that a rejected call consumes none.
   void check_usable(const ClosureOptions& options, bool own_iterators);
   using Prepare = std::function<std::shared_ptr<const internal::FunctionStep>(internal::StandIns&)>;
-  RemoteValue schedule_step(const ClosureOptions& options, const internal::FunctionStep& step);
-  // `again`: the same call with other stand-ins.
-  RemoteValue schedule_step(const ClosureOptions& options,
-                            const std::shared_ptr<const internal::FunctionStep>& step,
-                            const std::shared_ptr<const internal::StandIns>& stand_ins,
-                            Prepare again);
-  RemoteValue schedule_native(const ClosureOptions& options, const std::string& name,
-                              std::vector<at::Tensor> tensors);
+  internal::PendingResult schedule_step(const ClosureOptions& options,
+                                        const internal::FunctionStep& step);
+  // `again` prepares the same call with other stand-ins.
+  internal::PendingResult schedule_step(const ClosureOptions& options,
+                                        const std::shared_ptr<const internal::FunctionStep>& step,
+                                        const std::shared_ptr<const internal::StandIns>& stand_ins,
+                                        Prepare again);
+  internal::PendingResult schedule_native(const ClosureOptions& options, const std::string& name,
+                                          std::vector<at::Tensor> tensors);
 
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace trireme
+
+#include "trireme/coordinator/cluster_coordinator_inl.h"

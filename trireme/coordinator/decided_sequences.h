@@ -6,24 +6,26 @@
 
 namespace trireme::internal {
 
-// Which of the sequences that were given are decided. Most are decided in about their order, so
-// little has to be remembered, however many there are. Not thread-safe.
+// Allocates sequence numbers and keeps track of which are decided. Sequences are decided roughly in
+// order, so the decided ones are stored as a watermark and a few ranges above it: memory grows with
+// the number of gaps, not with the number of sequences. Not thread-safe.
 class DecidedSequences {
  public:
-  // All smaller ones are decided.
+  // Returns the sequence below which all sequences are decided.
   uint64_t watermark() const { return watermark_; }
-  // The first that is not given yet.
+  // Returns the first sequence that is not allocated.
   uint64_t next() const { return next_; }
 
-  // So many, one after the other; the first of them.
-  uint64_t give(uint64_t count) {
+  // Allocates `count` consecutive sequence numbers and returns the first.
+  uint64_t allocate(uint64_t count) {
     next_ += count;
     return next_ - count;
   }
 
-  // These are decided; none of them was before.
+  // Marks `count` sequences from `first` on as decided. None of them may be decided already.
   void decide(uint64_t first, uint64_t count) {
     uint64_t end = first + count;
+    // Merges the range with the one that follows, then with the watermark or the one before it.
     auto after = ranges_.lower_bound(first);
     if (after != ranges_.end() && after->first == end) {
       end = after->second;
@@ -41,8 +43,8 @@ class DecidedSequences {
  private:
   uint64_t watermark_ = 1;
   uint64_t next_ = 1;
-  std::map<uint64_t, uint64_t>
-      ranges_;  // above the watermark: the first, and the one after the last
+  // Decided ranges above the watermark: from the first sequence of each to the one after its last.
+  std::map<uint64_t, uint64_t> ranges_;
 };
 
 }  // namespace trireme::internal

@@ -15,7 +15,7 @@ bool DeferredCaptures::run(Mutex& mutex) {
     deferred_.pop_front();
     mutex.unlock();
     next.capture();
-    next = {};  // What it holds is destroyed outside of the lock.
+    next = {};  // Destroys the capture outside of the lock.
     mutex.lock();
   }
   return true;

@@ -8,23 +8,24 @@
 
 namespace trireme::internal {
 
-// Captures of functions that wait for a thread of the user. A worker that draws elements of unknown
-// shapes returns the closure, whose function is then captured again; that runs the user's code,
-// which only the user's own threads may do. They run the captures while they wait in the queue.
-// Not thread-safe: guarded by the queue's lock.
+// A list of captures that wait for a thread of the user. A worker that draws elements of unknown
+// shapes returns the closure, and the closure's function is captured again. A capture runs the
+// user's code, which only the user's own threads may do, so they run captures while they wait in
+// the queue. Not thread-safe: guarded by the queue's lock.
 class DeferredCaptures {
  public:
   struct Deferred {
-    ClosurePtr closure;  // in flight
+    ClosurePtr closure;  // A closure in flight.
     Work capture;
   };
 
   void add(ClosurePtr closure, Work capture);
-  // Runs the captures in order, also those that are added meanwhile. `mutex`, which guards this
-  // object, is released while each runs. Returns false if there were none.
+  // Runs the captures in order, including those that are added meanwhile. Releases `mutex`, which
+  // guards this object, while a capture runs. Returns false if there were none.
   bool run(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Removes all without running them. The caller decides their closures, and destroys the captures
-  // outside of the lock, since they may hold the last reference to objects that use the queue.
+  // Removes all captures without running them and returns them. The caller decides their closures
+  // and destroys the captures outside of the lock, since they may hold the last reference to
+  // objects that use the queue.
   std::deque<Deferred> remove_all();
 
  private:

@@ -4,12 +4,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/data/example_element.h"
 #include "trireme/tensor/dtype.h"
 
 namespace trireme::internal {
 namespace {
 
-// Zeros of them are made where functions are captured.
+// Limit for an element, because captures allocate zeros of its shape.
 constexpr double kMostBytes = 1 << 30;
 
 }  // namespace
@@ -30,7 +31,7 @@ absl::StatusOr<ElementSpec> parse_spec(const ElementShape& shape) {
     TRIREME_RETURN_IF_ERROR(dtype_to_wire(tensor.dtype).status());
     tensor.sizes = {type.sizes().begin(), type.sizes().end()};
     if (std::ranges::any_of(tensor.sizes, [](int64_t size) { return size < 0; })) {
-      return make_status(ErrorCode::kInvalidArgument, "an element has a negative size");
+      return make_status(ErrorCode::kInvalidArgument, "a tensor of an element has a negative size");
     }
   }
   if (bytes_of(spec) > kMostBytes) {

@@ -8,11 +8,12 @@
 #include "trireme/coordinator/closures.pb.h"
 #include "trireme/data/element.h"
 
-// What elements look like, as coordinators and workers tell each other.
+// Conversion of element shapes to and from the messages of coordinators and workers.
 namespace trireme::internal {
 
+// Writes the shapes and types of the element's tensors to `shape`.
 void set_shape(const std::vector<at::Tensor>& element, ElementShape& shape);
-// From data that anybody may have sent.
+// Reads an element's spec. Checks it, since `shape` comes from the network and may be hostile.
 absl::StatusOr<ElementSpec> parse_spec(const ElementShape& shape);
 
 }  // namespace trireme::internal

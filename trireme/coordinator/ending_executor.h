@@ -5,13 +5,15 @@
 
 namespace trireme::internal {
 
-// Refers to an executor that ends before the objects that submit work to it. Thread-safe.
+// Refers to an executor that may be destroyed before the objects that submit work to it. The owner
+// of the executor calls end() before it destroys it. Thread-safe.
 class EndingExecutor {
  public:
   explicit EndingExecutor(Executor& executor) : executor_(&executor) {}
 
-  // Returns false, and drops the work, after end().
+  // Submits the work. After end(), drops it and returns false.
   bool submit(Work work);
+  // Stops using the executor.
   void end();
 
  private:

@@ -8,7 +8,8 @@
 namespace trireme::internal {
 namespace {
 
-// Returns how many of the inputs are drawn.
+// Returns the number of inputs that are drawn, or an error if the draws overlap or exceed the
+// inputs.
 absl::StatusOr<size_t> count_drawn_inputs(const std::vector<ClosureDraw>& draws, size_t inputs) {
   size_t drawn = 0;
   size_t end = 0;
@@ -16,7 +17,8 @@ absl::StatusOr<size_t> count_drawn_inputs(const std::vector<ClosureDraw>& draws,
     size_t tensors = 0;
     for (const ElementSpec& element : draw.elements) tensors += element.size();
     if (draw.first_input < end || draw.first_input + tensors > inputs) {
-      return make_status(ErrorCode::kInvalidArgument, "its draws are not among its inputs");
+      return make_status(ErrorCode::kInvalidArgument,
+                         "the draws of the function overlap or exceed its inputs");
     }
     end = draw.first_input + tensors;
     drawn += tensors;
@@ -30,13 +32,13 @@ absl::Status HostedFunction::check(const ReceivedClosure& call) const {
   const size_t tensors = inputs - drawn_inputs + own;
   if (call.tensors.size() != tensors) {
     return make_status(ErrorCode::kInvalidArgument,
-                       absl::StrCat("function '", name, "' takes ", tensors, " tensors, and ",
-                                    call.tensors.size(), " came"));
+                       absl::StrCat("function '", name, "' takes ", tensors, " tensors, but ",
+                                    call.tensors.size(), " were sent"));
   }
   if (call.resources.size() != draws.size()) {
     return make_status(ErrorCode::kInvalidArgument,
                        absl::StrCat("function '", name, "' draws from ", draws.size(),
-                                    " iterators, and ", call.resources.size(), " are named"));
+                                    " iterators, but ", call.resources.size(), " were named"));
   }
   return absl::OkStatus();
 }
@@ -75,8 +77,9 @@ absl::StatusOr<HostedFunctionPtr> make_hosted_native_function(const std::string&
   const NativeBody* const native = find_native_function(name);
   if (native == nullptr) {
     return make_status(ErrorCode::kFailedPrecondition,
-                       "this worker's binary has no native function of that name; run the worker "
-                       "with the program's own binary, which makes the function before it serves",
+                       "this worker's binary has no native function of this name; run the worker "
+                       "with the client program's own binary, which must make the function before "
+                       "it serves",
                        {task, absl::StrCat("function '", name, "'")});
   }
   auto function = std::make_shared<HostedFunction>();

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "trireme/base/usual_time.h"
+#include "trireme/base/average_duration.h"
 #include "trireme/coordinator/native_function.h"
 #include "trireme/coordinator/received_closure.h"
 #include "trireme/data/element.h"
@@ -27,37 +27,38 @@ struct ClosureDraw {
   std::vector<ElementSpec> elements;
 };
 
-// A function that a coordinator has registered with a worker, ready to run: on the coordinator's
-// side it is a ClosureFunction. Does not change once it is made, but for the time that it takes;
-// shared by the runs that use it.
+// A function that a coordinator has registered with a worker, ready to run. Its counterpart on the
+// coordinator's side is a ClosureFunction. Immutable once it is made, except for the estimated
+// time. Shared by the runs that use it.
 struct HostedFunction {
   std::string name;
   std::shared_ptr<const PsStep> steps;
-  const NativeBody* native = nullptr;  // in place of all else
+  const NativeBody* native = nullptr;  // Set for a native function; `steps` is null then.
+  // One for each variable of the graph; nullopt if its value comes with each closure.
   std::vector<std::optional<PsVariable>> variables;
   std::vector<ClosureDraw> draws;
-  size_t inputs = 0;
-  size_t drawn_inputs = 0;
-  size_t own = 0;  // variables that come with each closure
-  // True if it both reads and changes variables.
+  size_t inputs = 0;        // Number of inputs, including those that are drawn.
+  size_t drawn_inputs = 0;  // Number of inputs that are drawn.
+  size_t own = 0;           // Number of variables whose values come with each closure.
+  // True if it both reads and changes variables on servers.
   bool takes_turns = false;
-  // Time of drawing and its operators.
-  mutable UsualTime usual_time{std::chrono::milliseconds(1)};
+  // Estimated time for drawing and operators.
+  mutable AverageDuration usual_time{std::chrono::milliseconds(1)};
 
-  // Returns an error unless the call brings the tensors and names the resources that it takes.
+  // Returns an error unless the call has as many tensors and resources as the function takes.
   absl::Status check(const ReceivedClosure& call) const;
 };
 
 using HostedFunctionPtr = std::shared_ptr<const HostedFunction>;
 
-// Compiles a captured function. `layouts` has one for each variable that is on `servers`. Blocks:
-// it looks them up.
+// Compiles a captured function. `layouts` has one for each variable, nullopt for variables that are
+// not on `servers`. Blocks while it looks up the variables on the servers.
 absl::StatusOr<HostedFunctionPtr> make_hosted_function(
     std::shared_ptr<const GraphData> graph,
     const std::vector<std::optional<VariableLayout>>& layouts, std::vector<ClosureDraw> draws,
     PsClient& servers);
 
-// Finds a function of this binary. `task` is this worker, for errors.
+// Finds a native function of this binary. `task` is the name of this worker, for errors.
 absl::StatusOr<HostedFunctionPtr> make_hosted_native_function(const std::string& name,
                                                               const std::string& task);
 

@@ -19,7 +19,8 @@ std::optional<KeptDraws::Entry> KeptDraws::take(uint64_t sequence) {
 }
 
 void KeptDraws::drop_below(uint64_t sequence) {
-  std::vector<Entry> dropped;  // ends after the lock: sources have locks of their own
+  // Destroyed after the lock is released, because putting back takes the locks of the sources.
+  std::vector<Entry> dropped;
   MutexLock lock(mutex_);
   while (!entries_.empty() && entries_.begin()->first < sequence) {
     dropped.push_back(std::move(entries_.extract(entries_.begin()).mapped()));

@@ -8,16 +8,17 @@
 #include "trireme/coordinator/ps_watch.h"
 #include "trireme/coordinator/straggler_watch.h"
 #include "trireme/coordinator/worker_resource.h"
-#include "trireme/runtime/life_signs.h"
+#include "trireme/runtime/health_checker.h"
 
 namespace trireme::internal {
 
-// Parts of a coordinator that its connections and dispatchers for all workers share. Immutable.
+// The parts of a coordinator that the connections and dispatchers of all workers share. Immutable;
+// the parts are thread-safe.
 struct LinkContext {
-  ConnectCoordinatorRequest introduction;
+  ConnectCoordinatorRequest introduction;  // Sent to each worker when it is connected.
   std::shared_ptr<ClosureQueue> queue;
   std::shared_ptr<PsWatch> servers;
-  std::shared_ptr<LifeSigns> life_signs;
+  std::shared_ptr<HealthChecker> health_checker;
   std::shared_ptr<WorkerResources> resources;
   std::shared_ptr<StragglerWatch> stragglers;
   std::shared_ptr<FunctionsInUse> functions;

@@ -14,7 +14,8 @@ struct Registry {
   std::map<std::string, NativeBody> bodies ABSL_GUARDED_BY(mutex);
 };
 
-// Functions are made before main(), in whatever order.
+// Made at its first use, because native functions may be made before main(), in any order. Never
+// destroyed, so that pointers to its functions stay valid.
 Registry& registry() {
   static Registry* const registry = new Registry;
   return *registry;
@@ -27,7 +28,8 @@ void add_native_function(const std::string& name, NativeBody body) {
   MutexLock lock(all.mutex);
   if (all.bodies.try_emplace(name, std::move(body)).second) return;
   throw Error(ErrorCode::kAlreadyExists,
-              "this program has made one of that name before; names tell workers which to run",
+              "the program has made a native function of this name before; choose another name, "
+              "since workers find functions by their names",
               {"", absl::StrCat("native function '", name, "'")});
 }
 

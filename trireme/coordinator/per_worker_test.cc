@@ -1,4 +1,4 @@
-// What workers have their own of: datasets, values, functions of the binary.
+// Tests of per-worker datasets and tensors, of changing workers, and of native functions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -40,7 +40,7 @@ class PerWorkerTest : public testing::Test {
   ClusterCoordinator coordinator_{strategy_};
 };
 
-TEST_F(PerWorkerTest, EachWorkerDrawsFromTheDatasetThatWasMadeForIt) {
+TEST_F(PerWorkerTest, EachWorkerDrawsFromItsOwnDataset) {
   std::vector<int> asked;
   const auto data = coordinator_.create_per_worker_dataset([&](const InputContext& context) {
     EXPECT_EQ(context.num_input_pipelines, 2);
@@ -50,7 +50,7 @@ TEST_F(PerWorkerTest, EachWorkerDrawsFromTheDatasetThatWasMadeForIt) {
     return Dataset::range(first, first + 1000);
   });
   EXPECT_THAT(asked, ElementsAre(0, 1));
-  std::vector<RemoteValueOf<Tensor>> values;
+  std::vector<RemoteValue<>> values;
   for (int i = 0; i < 400; ++i) values.push_back(coordinator_.schedule(add_, data.iterator()));
   coordinator_.join();
   std::vector<std::set<int64_t>> drawn(2);
@@ -61,7 +61,7 @@ TEST_F(PerWorkerTest, EachWorkerDrawsFromTheDatasetThatWasMadeForIt) {
     sum += number;
   }
   EXPECT_EQ(total(), sum);
-  // Each once, from the first on.
+  // Each worker has drawn a prefix of its dataset, each element once.
   for (const auto& numbers : drawn) {
     if (numbers.empty()) continue;
     EXPECT_EQ(*numbers.rbegin() + 1, static_cast<int64_t>(numbers.size()));
@@ -69,10 +69,10 @@ TEST_F(PerWorkerTest, EachWorkerDrawsFromTheDatasetThatWasMadeForIt) {
   EXPECT_EQ(add_.captures(), 1);
 }
 
-TEST_F(PerWorkerTest, AFunctionIsCapturedForShapesThatOnlyAWorkerMeets) {
+TEST_F(PerWorkerTest, CapturesAFunctionForShapesThatAWorkerDraws) {
   coordinator_.update_workers(cluster_.spec_with_workers({0}));
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(10).batch(4).repeat());
-  std::vector<RemoteValueOf<Tensor>> values;
+  std::vector<RemoteValue<>> values;
   for (int i = 0; i < 9; ++i) values.push_back(coordinator_.schedule(add_, data.iterator()));
   coordinator_.join();
   std::vector<int64_t> sums;
@@ -82,14 +82,14 @@ TEST_F(PerWorkerTest, AFunctionIsCapturedForShapesThatOnlyAWorkerMeets) {
   EXPECT_EQ(add_.captures(), 2);
 }
 
-TEST_F(PerWorkerTest, FetchingAloneCapturesToo) {
+TEST_F(PerWorkerTest, FetchRunsDeferredCaptures) {
   const auto data = coordinator_.create_per_worker_dataset([](const InputContext& context) {
-    // Not what the first worker's looks like.
+    // The second worker's elements have another shape than the first worker's.
     return Dataset::range(6).batch(context.input_pipeline_id == 0 ? 2 : 3).repeat();
   });
   const Time limit = after(seconds(20));
   while (add_.captures() < 2 && Clock::real().now() < limit) {
-    std::vector<RemoteValueOf<Tensor>> values;
+    std::vector<RemoteValue<>> values;
     for (int i = 0; i < 50; ++i) values.push_back(coordinator_.schedule(add_, data.iterator()));
     for (const Tensor& value : coordinator_.fetch(values)) {
       EXPECT_TRUE((std::set<int64_t>{1, 5, 9, 3, 12}).contains(value.item<int64_t>())) << value;
@@ -98,7 +98,7 @@ TEST_F(PerWorkerTest, FetchingAloneCapturesToo) {
   EXPECT_EQ(add_.captures(), 2);
 }
 
-TEST_F(PerWorkerTest, AFunctionThatCannotBeCapturedForWhatAWorkerMeetsSaysSo) {
+TEST_F(PerWorkerTest, RaisesTheErrorOfACaptureForShapesThatAWorkerDraws) {
   coordinator_.update_workers(cluster_.spec_with_workers({0}));
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(5).batch(4));
   const auto first = function("first", std::function<Tensor(Iterator&)>([](Iterator& numbers) {
@@ -111,7 +111,7 @@ TEST_F(PerWorkerTest, AFunctionThatCannotBeCapturedForWhatAWorkerMeetsSaysSo) {
   coordinator_.join();
 }
 
-TEST_F(PerWorkerTest, AClosureThatIsCapturedAgainKeepsWhatItWasScheduledWith) {
+TEST_F(PerWorkerTest, AClosureThatIsCapturedAgainKeepsTheProgramsElements) {
   coordinator_.update_workers(cluster_.spec_with_workers({0}));
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(6).batch(4).repeat());
   Iterator here = Dataset::range(100, 108).iterator();
@@ -120,20 +120,20 @@ TEST_F(PerWorkerTest, AClosureThatIsCapturedAgainKeepsWhatItWasScheduledWith) {
         const Tensor theirs = there.next().sum();
         return theirs * 1000 + here.next();
       }));
-  std::vector<RemoteValueOf<Tensor>> values;
+  std::vector<RemoteValue<>> values;
   for (int i = 0; i < 8; ++i) values.push_back(coordinator_.schedule(both, data.iterator(), here));
   std::multiset<int64_t> theirs, ours;
   for (const Tensor& value : coordinator_.fetch(values)) {
     theirs.insert(value.item<int64_t>() / 1000);
     ours.insert(value.item<int64_t>() % 1000);
   }
-  // Batches of 0 1 2 3 and 4 5; and each of the program's elements once.
+  // The worker's batches are 0 1 2 3 and 4 5. Each of the program's elements is used once.
   EXPECT_EQ(theirs, (std::multiset<int64_t>{6, 6, 6, 6, 9, 9, 9, 9}));
   EXPECT_EQ(ours, (std::multiset<int64_t>{100, 101, 102, 103, 104, 105, 106, 107}));
   EXPECT_EQ(both.captures(), 2);
 }
 
-TEST_F(PerWorkerTest, AnIteratorThatIsPassedTwiceIsOne) {
+TEST_F(PerWorkerTest, AnIteratorThatIsPassedTwiceIsOneIterator) {
   coordinator_.update_workers(cluster_.spec_with_workers({0}));
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(6).batch(4).repeat());
   const auto both = function(
@@ -145,10 +145,10 @@ TEST_F(PerWorkerTest, AnIteratorThatIsPassedTwiceIsOne) {
   EXPECT_EQ(coordinator_.fetch(value).item<int64_t>(), 6009);
 }
 
-TEST_F(PerWorkerTest, NestedValuesAreFetched) {
+TEST_F(PerWorkerTest, FetchesNestedValues) {
   const auto add = function("add", [](const Tensor& x) { return x + 1; });
   const auto value = [&](int number) { return coordinator_.schedule(add, torch::tensor(number)); };
-  const std::map<std::string, std::vector<std::pair<RemoteValueOf<Tensor>, RemoteValue>>> nested = {
+  const std::map<std::string, std::vector<std::pair<RemoteValue<>, RemoteValue<>>>> nested = {
       {"a", {{value(1), value(2)}, {value(3), value(4)}}}};
   const auto fetched = coordinator_.fetch(nested);
   EXPECT_EQ(fetched.at("a")[1].first.item<int>(), 4);
@@ -157,7 +157,7 @@ TEST_F(PerWorkerTest, NestedValuesAreFetched) {
   EXPECT_EQ(first.item<int>() + second.item<int>(), 17);
 }
 
-TEST_F(PerWorkerTest, ADatasetFunctionThatThrowsChangesNothing) {
+TEST_F(PerWorkerTest, ADatasetFunctionThatThrowsLeavesTheWorkersUnchanged) {
   bool throws = false;
   const auto data = coordinator_.create_per_worker_dataset([&](const InputContext&) {
     if (throws) throw std::runtime_error("no data");
@@ -179,7 +179,7 @@ TEST_F(PerWorkerTest, ADatasetFunctionThatThrowsChangesNothing) {
   EXPECT_THAT(told, ElementsAre(std::pair(0, 2), std::pair(1, 2), std::pair(0, 1)));
 }
 
-TEST_F(PerWorkerTest, TheEndOfDataIsRaisedAtJoin) {
+TEST_F(PerWorkerTest, JoinRaisesTheEndOfData) {
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(3));
   for (int i = 0; i < 20; ++i) coordinator_.schedule(add_, data.iterator());
   const Error error = error_of([&] { coordinator_.join(); });
@@ -188,7 +188,7 @@ TEST_F(PerWorkerTest, TheEndOfDataIsRaisedAtJoin) {
   coordinator_.join();
 }
 
-TEST_F(PerWorkerTest, AReplacedWorkerBeginsItsDatasetAnew) {
+TEST_F(PerWorkerTest, ARestartedWorkerBeginsItsDatasetAgain) {
   coordinator_.update_workers(cluster_.spec_with_workers({0}));
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(100));
   const auto draw = [&] {
@@ -200,7 +200,7 @@ TEST_F(PerWorkerTest, AReplacedWorkerBeginsItsDatasetAnew) {
   EXPECT_EQ(draw(), 0);
 }
 
-TEST_F(PerWorkerTest, AClosureRepeatsWithTheNextElementsEachTime) {
+TEST_F(PerWorkerTest, EachRepetitionDrawsTheNextElements) {
   coordinator_.update_workers(cluster_.spec_with_workers({0}));
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(1, 101));
   const auto last = coordinator_.schedule({.repeat = 50}, add_, data.iterator());
@@ -213,12 +213,12 @@ TEST_F(PerWorkerTest, AClosureRepeatsWithTheNextElementsEachTime) {
   Iterator here = Dataset::range(5).iterator();
   EXPECT_THAT(error_text([&] { coordinator_.schedule({.repeat = 2}, add_, here); }),
               HasSubstr("create_per_worker_dataset"));
-  EXPECT_EQ(here.next().item<int64_t>(), 0);  // nothing was drawn for it
+  EXPECT_EQ(here.next().item<int64_t>(), 0);  // The rejected call drew nothing.
   EXPECT_THAT(error_text([&] { coordinator_.schedule({.repeat = 0}, add_, data.iterator()); }),
               HasSubstr("repeat"));
 }
 
-TEST_F(PerWorkerTest, ARepeatedClosureMeetsOtherShapesOnTheWay) {
+TEST_F(PerWorkerTest, ARepeatedClosureContinuesAfterACaptureForOtherShapes) {
   coordinator_.update_workers(cluster_.spec_with_workers({0}));
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(10).batch(4).repeat());
   coordinator_.schedule({.repeat = 30}, add_, data.iterator());
@@ -227,7 +227,7 @@ TEST_F(PerWorkerTest, ARepeatedClosureMeetsOtherShapesOnTheWay) {
   EXPECT_EQ(add_.captures(), 2);
 }
 
-TEST_F(PerWorkerTest, RepetitionsTrainAsClosuresDo) {
+TEST_F(PerWorkerTest, RepetitionsTrainANet) {
   coordinator_.update_workers(cluster_.spec_with_workers({0}));
   torch::manual_seed(5);
   auto net = strategy_.distribute<torch::nn::Linear>(3, 1);
@@ -247,14 +247,14 @@ TEST_F(PerWorkerTest, RepetitionsTrainAsClosuresDo) {
   EXPECT_LT(coordinator_.fetch(after).item<float>(), before / 20);
 }
 
-TEST_F(PerWorkerTest, ATensorOfEachWorker) {
+TEST_F(PerWorkerTest, AClosureGetsTheTensorOfItsWorker) {
   const auto offset = coordinator_.create_per_worker_tensor([](const InputContext& context) {
     return torch::tensor(int64_t{100} * (context.input_pipeline_id + 1));
   });
   const auto shift = function(
       "shift", [](const Tensor& x, const Tensor& by, const Tensor& y) { return x + by + y; });
   const Tensor one = torch::ones({}, torch::kInt64);
-  std::vector<RemoteValueOf<Tensor>> values;
+  std::vector<RemoteValue<>> values;
   for (int i = 0; i < 20; ++i) values.push_back(coordinator_.schedule(shift, one, offset, one));
   for (const Tensor& value : coordinator_.fetch(values)) {
     const int64_t number = value.item<int64_t>();
@@ -262,7 +262,7 @@ TEST_F(PerWorkerTest, ATensorOfEachWorker) {
   }
 }
 
-TEST_F(PerWorkerTest, AWorkerThatIsAddedGetsClosuresAndADataset) {
+TEST_F(PerWorkerTest, AnAddedWorkerGetsClosuresAndADataset) {
   std::atomic<int> made = 0;
   const auto data = coordinator_.create_per_worker_dataset([&](const InputContext&) {
     ++made;
@@ -304,7 +304,7 @@ TEST_F(PerWorkerTest, WorkersComeAndGoWhileClosuresRun) {
   EXPECT_EQ(total(), kClosures);
 }
 
-TEST_F(PerWorkerTest, ADeadlineIsKept) {
+TEST_F(PerWorkerTest, AMissedDeadlineFailsTheClosureAndCancelsTheOthers) {
   for (int worker : {0, 1}) cluster_.kill({"worker", worker});
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(100));
   const auto late = coordinator_.schedule({.deadline = milliseconds(50)}, add_, data.iterator());
@@ -312,8 +312,8 @@ TEST_F(PerWorkerTest, ADeadlineIsKept) {
   const Error error = error_of([&] { coordinator_.join(); });
   EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
   EXPECT_THAT(error.what(), HasSubstr("of function 'add'"));
-  EXPECT_EQ(error_of([&] { late.tensor(); }).code(), ErrorCode::kDeadlineExceeded);
-  EXPECT_EQ(error_of([&] { other.tensor(); }).code(), ErrorCode::kCancelled);
+  EXPECT_EQ(error_of([&] { coordinator_.fetch(late); }).code(), ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(error_of([&] { coordinator_.fetch(other); }).code(), ErrorCode::kCancelled);
   for (int worker : {0, 1}) cluster_.start({"worker", worker});
   coordinator_.schedule({.deadline = seconds(60)}, add_, data.iterator());
   coordinator_.join();

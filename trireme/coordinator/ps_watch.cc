@@ -10,13 +10,13 @@
 namespace trireme::internal {
 namespace {
 
-// Longer than with workers: a server that is only busy must not be taken for lost, as that is
-// final. Who refuses connections, or is another incarnation, is known to be lost at once.
-constexpr auto kPatience = std::chrono::seconds(15);
+// Longer than for workers: a server that is merely busy must not be declared lost, because that is
+// final. A server that refuses connections or has another incarnation is known to be lost at once.
+constexpr auto kServerCheckTimeout = std::chrono::seconds(15);
 
 }  // namespace
 
-bool says_gone(const absl::Status& error) {
+bool indicates_lost_task(const absl::Status& error) {
   switch (error_code(error)) {
     case ErrorCode::kTaskUnreachable:
     case ErrorCode::kIncarnationChanged:
@@ -29,22 +29,22 @@ bool says_gone(const absl::Status& error) {
 }
 
 PsWatch::PsWatch(const ClusterSpec& spec, const Credentials& credentials,
-                 std::vector<uint64_t> incarnations, std::shared_ptr<LifeSigns> life_signs,
+                 std::vector<uint64_t> incarnations, std::shared_ptr<HealthChecker> health_checker,
                  std::shared_ptr<ClosureQueue> queue)
     : incarnations_(std::move(incarnations)),
-      life_signs_(std::move(life_signs)),
+      health_checker_(std::move(health_checker)),
       queue_(std::move(queue)) {
   for (int i = 0; i < spec.num_tasks("ps"); ++i) {
     const TaskId task{"ps", i};
     channels_.push_back(std::make_shared<Channel>(ChannelOptions{
         .address = spec.address(task), .task = task.to_string(), .credentials = credentials}));
-    // Now, not when it is busy.
-    say_hello(*channels_.back(), {.deadline = after(kPatience)}, [](const auto&) {});
+    // Connects now rather than at the first check, when the server may be busy.
+    say_hello(*channels_.back(), {.deadline = after(kServerCheckTimeout)}, [](const auto&) {});
   }
 }
 
 int PsWatch::server_of(const absl::Status& error) const {
-  if (!says_gone(error)) return -1;
+  if (!indicates_lost_task(error)) return -1;
   const std::string task = error_origin(error).task;
   for (size_t i = 0; i < channels_.size(); ++i) {
     if (channels_[i]->task() == task) return static_cast<int>(i);
@@ -52,17 +52,19 @@ int PsWatch::server_of(const absl::Status& error) const {
   return -1;
 }
 
-void PsWatch::ask(const absl::Status& error, Done done) {
+void PsWatch::check_server(const absl::Status& error, Done done) {
   const int server = server_of(error);
-  life_signs_->ask(
-      channels_[server], incarnations_[server], after(kPatience),
+  health_checker_->check(
+      channels_[server], incarnations_[server], after(kServerCheckTimeout),
       [queue = queue_, task = channels_[server]->task(),
        done = std::move(done)](const absl::Status& answer) mutable {
-        if (!says_gone(answer)) return done(false);
+        if (!indicates_lost_task(answer)) return done(false);
         const absl::Status lost = make_status(
             ErrorCode::kDataLoss,
-            absl::StrCat("it is lost, and the variables on it: ", std::string(answer.message()),
-                         ". Start the program again; it goes on from its last checkpoint"),
+            absl::StrCat("the parameter server is lost, together with its variables: ",
+                         std::string(answer.message()),
+                         ". Training has to start over, since checkpoints do not exist yet: "
+                         "restart all ps tasks, then the program"),
             {task, ""});
         if (queue->status().ok()) log_error(describe(lost));
         queue->close(lost);

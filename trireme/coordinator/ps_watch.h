@@ -9,36 +9,39 @@
 #include "trireme/cluster/cluster_spec.h"
 #include "trireme/coordinator/closure_queue.h"
 #include "trireme/rpc/channel.h"
-#include "trireme/runtime/life_signs.h"
+#include "trireme/runtime/health_checker.h"
 
 namespace trireme::internal {
 
-// Finds out whether a parameter server that some worker could not use is lost: the worker may be
-// the one that is cut off, so the coordinator asks by itself. If it is, the queue is closed with
-// DATA_LOSS. Thread-safe.
+// Finds out whether a parameter server that a worker could not use is lost. The worker may be the
+// one that is cut off, so the coordinator checks the server itself. If the server is lost, closes
+// the queue with DATA_LOSS. Thread-safe.
 class PsWatch {
  public:
-  // `incarnations` of the ps tasks: whoever is another has lost the variables.
+  // `incarnations` has one for each ps task, in order. A task with another incarnation was started
+  // again and has lost its variables.
   PsWatch(const ClusterSpec& spec, const Credentials& credentials,
-          std::vector<uint64_t> incarnations, std::shared_ptr<LifeSigns> life_signs,
+          std::vector<uint64_t> incarnations, std::shared_ptr<HealthChecker> health_checker,
           std::shared_ptr<ClosureQueue> queue);
 
-  // Whether an error says that a ps task did not do its part.
-  bool concerns(const absl::Status& error) const { return server_of(error) >= 0; }
-  // Asks the ps task of such an error. Calls back once, after the queue was closed if it is lost.
+  // Returns true if the error says that a ps task could not be reached or has restarted.
+  bool is_server_failure(const absl::Status& error) const { return server_of(error) >= 0; }
+  // Checks the health of the ps task that `error` names; the error must be a server failure. Calls
+  // `done` once. If the task is lost, the queue is closed before that.
   using Done = absl::AnyInvocable<void(bool lost)>;
-  void ask(const absl::Status& error, Done done);
+  void check_server(const absl::Status& error, Done done);
 
  private:
+  // Returns the index of the ps task that `error` names, or -1 if it is not a server failure.
   int server_of(const absl::Status& error) const;
 
   const std::vector<uint64_t> incarnations_;
-  const std::shared_ptr<LifeSigns> life_signs_;
+  const std::shared_ptr<HealthChecker> health_checker_;
   const std::shared_ptr<ClosureQueue> queue_;
   std::vector<std::shared_ptr<Channel>> channels_;
 };
 
-// Whether an error says that nobody is there, or another than was meant.
-bool says_gone(const absl::Status& error);
+// Returns true if the error of a call says that the task cannot be reached or has restarted.
+bool indicates_lost_task(const absl::Status& error);
 
 }  // namespace trireme::internal

@@ -12,27 +12,27 @@
 
 namespace trireme::internal {
 
-// A closure as a worker receives it.
+// A closure that a worker has received.
 struct ReceivedClosure {
-  uint64_t sequence = 0;  // the first of `repeat`
-  uint32_t function = 0;  // id of the HostedFunction
+  uint64_t sequence = 0;  // First of `repeat` sequence numbers.
+  uint32_t function = 0;  // Id of the HostedFunction.
   uint64_t seed = 0;
   uint64_t step = 0;
-  std::vector<at::Tensor> tensors;
-  std::vector<uint64_t> resources;
-  std::vector<uint32_t> variants;  // ids of functions for elements of other shapes
+  std::vector<at::Tensor> tensors;  // Inputs that are not drawn, then variables.
+  std::vector<uint64_t> resources;  // Id of the iterator of each draw.
+  std::vector<uint32_t> variants;   // Ids of functions for elements of other shapes.
   uint32_t repeat = 1;
 };
 
 // A worker's answer to a ReceivedClosure.
 struct RunResult {
-  ClosureResult result = make_status(ErrorCode::kInternal, "it has not run");
+  ClosureResult result = make_status(ErrorCode::kInternal, "the closure has not run");
   // The elements that the closure drew, one list for each draw, if neither its function nor a
-  // variant takes them. The worker keeps them until the closure comes again. The result means
-  // nothing then.
+  // variant takes them. The worker keeps them until the closure is sent again. `result` has no
+  // meaning then.
   std::vector<std::vector<Element>> drawn = {};
-  // Time for which the closure kept others from running: drawing and its operators, or all of its
-  // turn.
+  // Time for which the closure kept others from running: the time for drawing and operators, or,
+  // for a closure that takes turns, the time of its turn.
   Duration busy = {};
 };
 

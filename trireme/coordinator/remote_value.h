@@ -2,64 +2,58 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <memory>
-#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "trireme/function/structure.h"
+#include "trireme/base/access.h"
+#include "trireme/coordinator/pending_result.h"
+#include "trireme/function/function.h"
 
 namespace trireme {
 
-namespace internal {
-class ClosureQueue;
-struct Closure;
-}  // namespace internal
-
-// What a scheduled closure will give. Its result comes home as soon as it is there, so that it can
-// be fetched after its worker died. A handle: copies mean the same. Thread-safe.
+// A handle for the result of a scheduled closure whose function returns R. The result is returned
+// to the client program as soon as it is available, so it can be fetched even after its worker has
+// died:
+//
+//   tr::RemoteValue loss = coordinator.schedule(step, x, y);
+//   torch::Tensor value = coordinator.fetch(loss);
+//
+// The template argument can be left out where it is deduced. Elsewhere, write RemoteValue<> for a
+// tensor: std::vector<tr::RemoteValue<>>. Copies refer to the same result. Thread-safe. May outlive
+// its coordinator.
+template <class R = at::Tensor>
 class RemoteValue {
  public:
+  // Makes an empty handle, which refers to no closure.
   RemoteValue() = default;
-  RemoteValue(std::shared_ptr<internal::ClosureQueue> queue,
-              std::shared_ptr<internal::Closure> closure);
 
-  // Whether fetching it does not wait any more: it is here, failed or was cancelled.
-  bool ready() const;
-  // Waits for it. Throws the closure's own error, or CANCELLED.
-  std::vector<at::Tensor> tensors() const;
-  // The same of a function that returns one tensor.
-  at::Tensor tensor() const;
-
- protected:
-  // How the function's results are put together (FunctionStep); after tensors().
-  std::shared_ptr<const void> shape() const;
+  // Returns true if fetching does not block: the closure has succeeded, failed or been cancelled.
+  bool ready() const { return result_.ready(); }
 
  private:
-  std::shared_ptr<internal::ClosureQueue> queue_;
-  std::shared_ptr<internal::Closure> closure_;
+  friend struct internal::Access<RemoteValue>;
+  explicit RemoteValue(internal::PendingResult result) : result_(std::move(result)) {}
+
+  internal::PendingResult result_;
 };
 
-// The same for a function that returns R.
-template <typename R>
-class RemoteValueOf : public RemoteValue {
- public:
-  RemoteValueOf() = default;
-  explicit RemoteValueOf(RemoteValue value) : RemoteValue(std::move(value)) {}
+template <class R>
+struct internal::Access<RemoteValue<R>> {
+  static RemoteValue<R> make(PendingResult result) { return RemoteValue<R>(std::move(result)); }
 
-  R get() const {
-    if constexpr (std::is_same_v<R, at::Tensor>) {
-      return tensor();
-    } else if constexpr (std::is_same_v<R, std::vector<at::Tensor>>) {
-      return tensors();
-    } else if constexpr (std::is_void_v<R>) {
-      tensors();
-    } else {
-      const std::vector<at::Tensor> parts = tensors();
-      internal::TensorCursor reader(parts);
-      const std::shared_ptr<const void> exemplar = shape();
-      return Structure<R>::replace(**static_cast<const std::optional<R>*>(exemplar.get()), reader);
+  // Blocks until the closure is done and returns its result. Throws the closure's own error, or
+  // CANCELLED.
+  static R get(const RemoteValue<R>& value) {
+    std::vector<at::Tensor> tensors = value.result_.tensors();
+    // Results of native functions have no recorded structure. They are a tensor, a vector of
+    // tensors or nothing.
+    if constexpr (std::is_same_v<R, std::vector<at::Tensor>>) {
+      return tensors;
+    } else if constexpr (std::is_same_v<R, at::Tensor>) {
+      return std::move(tensors.at(0));
+    } else if constexpr (!std::is_void_v<R>) {
+      return assemble<R>(value.result_.shape().get(), tensors);
     }
   }
 };

@@ -7,18 +7,18 @@
 
 namespace trireme::internal {
 
-// Spinning: a thread that waits for something short polls for it rather than sleeps, because to be
-// woken takes as long as the thing itself.
+// Spinning: a thread that waits for a short event polls for it rather than sleeps, because waking a
+// thread takes as long as the event itself.
 
 // Time for which a thread spins before it sleeps.
 inline constexpr Duration kSpinTime = std::chrono::microseconds(100);
 
-// Returns true if something that is estimated to take `expected` is short enough to spin for.
+// Returns true if an event that is estimated to take `expected` is worth spinning for.
 inline bool is_worth_spinning(Duration expected) {
   return expected <= kSpinTime;
 }
 
-// Returns when `done` returns true, or after kSpinTime. The caller holds no lock.
+// Blocks until `done` returns true, or for kSpinTime. The caller must hold no lock.
 template <typename Done>
 void spin_until(const Done& done) {
   const Time limit = after(kSpinTime);

@@ -5,17 +5,24 @@
 
 #include "trireme/base/logging.h"
 
+// A worker is compared with the median of the other workers, function by function, so that one
+// other straggler does not hide it. It must be slow by a factor and by a margin, since short times
+// vary by large factors, and several times in a row, since a single closure may be delayed and the
+// first closures are always slow. The mark is cleared after the same number of times in a row that
+// are not slow.
+//
+// Two signals are used. note() uses the time for which the worker was busy, as it reports it.
+// note_waiting() covers a worker that does not answer at all, and compares round trips instead.
 namespace trireme::internal {
 namespace {
 
 using std::chrono::milliseconds;
 
-// Slow is who takes so many times as long as others, and by so much longer: what takes no time
-// varies by much.
-constexpr int kSlower = 4;
-constexpr Duration kSlowerBy = milliseconds(50);
-// So often in a row: a closure may have had bad luck, and the first ones are always slow.
-constexpr int kTimes = 3;
+// A time is slow if it is this many times as long as that of the others, and longer by the margin.
+constexpr int kSlowFactor = 4;
+constexpr Duration kSlowMargin = milliseconds(50);
+// Number of slow times in a row after which a worker is reported.
+constexpr int kTimesInARow = 3;
 constexpr size_t kMostFunctions = 1024;
 
 int64_t in_milliseconds(Duration time) {
@@ -30,34 +37,34 @@ void StragglerWatch::note(int worker, uint32_t function, const std::string& name
   const auto [known, first] = usual_[function].try_emplace(worker, each);
   if (!first) {
     Times& usual = known->second;
-    usual = {(3 * usual.busy + each.busy) / 4, (3 * usual.away + each.away) / 4};
+    usual = {(3 * usual.busy + each.busy) / 4, (3 * usual.round_trip + each.round_trip) / 4};
   }
-  if (usual_.size() > kMostFunctions) usual_.erase(usual_.begin());  // the oldest
-  const Duration others = elsewhere_locked(worker, function).busy;
+  if (usual_.size() > kMostFunctions) usual_.erase(usual_.begin());  // The oldest: ids grow.
+  const Duration others = median_of_others_locked(worker, function).busy;
   if (others == Duration()) return;
   Worker& state = workers_[worker];
-  if (each.busy > kSlower * others && each.busy > others + kSlowerBy) {
+  if (each.busy > kSlowFactor * others && each.busy > others + kSlowMargin) {
     state.usual_times = 0;
-    if (++state.slow_times >= kTimes) report(worker, name, each.busy, others);
+    if (++state.slow_times >= kTimesInARow) report(worker, name, each.busy, others);
   } else {
     state.slow_times = 0;
-    if (++state.usual_times < kTimes || !state.slow) return;
+    if (++state.usual_times < kTimesInARow || !state.slow) return;
     state.slow = false;
     log_info("/job:worker/task:", worker, " is as fast as the others again");
   }
 }
 
-StragglerWatch::Times StragglerWatch::elsewhere(int worker, uint32_t function) const {
+StragglerWatch::Times StragglerWatch::median_of_others(int worker, uint32_t function) const {
   MutexLock lock(mutex_);
-  return elsewhere_locked(worker, function);
+  return median_of_others_locked(worker, function);
 }
 
 void StragglerWatch::note_waiting(int worker, const std::string& name, Duration waited,
-                                  Duration elsewhere) {
-  constexpr Duration kPatience = std::chrono::seconds(1);
-  if (elsewhere == Duration() || waited < kSlower * elsewhere + kPatience) return;
+                                  Duration others) {
+  constexpr Duration kGrace = std::chrono::seconds(1);
+  if (others == Duration() || waited < kSlowFactor * others + kGrace) return;
   MutexLock lock(mutex_);
-  report(worker, name, waited, elsewhere);
+  report(worker, name, waited, others);
 }
 
 void StragglerWatch::forget(int worker) {
@@ -72,15 +79,14 @@ bool StragglerWatch::is_slow(int worker) const {
   return found != workers_.end() && found->second.slow;
 }
 
-// The medians, so that one other straggler does not hide this one.
-StragglerWatch::Times StragglerWatch::elsewhere_locked(int worker, uint32_t function) const {
+StragglerWatch::Times StragglerWatch::median_of_others_locked(int worker, uint32_t function) const {
   const auto found = usual_.find(function);
   if (found == usual_.end()) return {};
-  std::vector<Duration> busy, away;
+  std::vector<Duration> busy, round_trip;
   for (const auto& [other, usual] : found->second) {
     if (other == worker) continue;
     busy.push_back(usual.busy);
-    away.push_back(usual.away);
+    round_trip.push_back(usual.round_trip);
   }
   if (busy.empty()) return {};
   const auto median = [](std::vector<Duration>& times) {
@@ -88,16 +94,15 @@ StragglerWatch::Times StragglerWatch::elsewhere_locked(int worker, uint32_t func
     std::nth_element(times.begin(), middle, times.end());
     return *middle;
   };
-  return {median(busy), median(away)};
+  return {median(busy), median(round_trip)};
 }
 
-void StragglerWatch::report(int worker, const std::string& name, Duration here,
-                            Duration elsewhere) {
+void StragglerWatch::report(int worker, const std::string& name, Duration here, Duration others) {
   Worker& state = workers_[worker];
   if (std::exchange(state.slow, true)) return;
   log_warning("/job:worker/task:", worker, " is slow: closures of function '", name, "' take it ",
-              in_milliseconds(here), " ms and others ", in_milliseconds(elsewhere),
-              " ms. It still gets closures; look at what else its machine does, or take it out of "
+              in_milliseconds(here), " ms and other workers ", in_milliseconds(others),
+              " ms. It still gets closures; check what else runs on its machine, or remove it from "
               "the cluster");
 }
 

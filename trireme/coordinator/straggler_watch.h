@@ -10,39 +10,44 @@
 
 namespace trireme::internal {
 
-// Compares how long workers take for closures of the same functions, and names in the log those
-// that are much slower than the others. They stay workers: a slow one still helps. Thread-safe.
+// Compares how long workers take for closures of the same function, and logs the ones that are much
+// slower than the others. A slow worker still gets closures, since it still helps. Thread-safe.
 class StragglerWatch {
  public:
-  // Of one closure: how long it keeps a worker busy, and how long it is away.
+  // Times of one closure.
   struct Times {
-    Duration busy = {};
-    Duration away = {};
+    Duration busy = {};        // Time for which it keeps a worker busy.
+    Duration round_trip = {};  // Time from sending it to its answer.
   };
-  // A worker has run closures of a function, which took it so long.
+  // Notes that a worker has run closures of a function, each of which took `each`.
   void note(int worker, uint32_t function, const std::string& name, const Times& each);
-  // What they take other workers; zero if none has run such.
-  Times elsewhere(int worker, uint32_t function) const;
-  // A worker has had closures for so long, which at others would be away for so long.
-  void note_waiting(int worker, const std::string& name, Duration waited, Duration elsewhere);
-  // It is gone, or another.
+  // Returns the median of the times that other workers take for a closure of the function, or zero
+  // if no other worker has run one.
+  Times median_of_others(int worker, uint32_t function) const;
+  // Notes that a worker has not answered for `waited`. Other workers need `others` for the same
+  // closures.
+  void note_waiting(int worker, const std::string& name, Duration waited, Duration others);
+  // Forgets the times of a worker that was lost, removed or replaced.
   void forget(int worker);
 
   bool is_slow(int worker) const;
 
  private:
   struct Worker {
-    int slow_times = 0;  // in a row
-    int usual_times = 0;
-    bool slow = false;
+    int slow_times = 0;   // Number of slow times in a row.
+    int usual_times = 0;  // Number of times in a row that were not slow.
+    bool slow = false;    // True once it has been reported as slow.
   };
 
-  Times elsewhere_locked(int worker, uint32_t function) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void report(int worker, const std::string& name, Duration here, Duration elsewhere)
+  Times median_of_others_locked(int worker, uint32_t function) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Logs that the worker is slow, unless it is known to be.
+  void report(int worker, const std::string& name, Duration here, Duration others)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
-  std::map<uint32_t, std::map<int, Times>> usual_ ABSL_GUARDED_BY(mutex_);  // by function, worker
+  // Moving averages of the times, by function and worker.
+  std::map<uint32_t, std::map<int, Times>> usual_ ABSL_GUARDED_BY(mutex_);
   std::map<int, Worker> workers_ ABSL_GUARDED_BY(mutex_);
 };
 

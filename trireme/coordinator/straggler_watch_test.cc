@@ -8,13 +8,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-TEST(StragglerWatch, NamesWhoIsMuchSlowerThanMostOthersAndForgivesIt) {
+TEST(StragglerWatch, MarksAWorkerThatIsMuchSlowerThanTheOthersUntilItRecovers) {
   StragglerWatch watch;
   for (int worker = 0; worker < 4; ++worker)
     watch.note(worker, 1, "step", {milliseconds(50), milliseconds(50)});
-  EXPECT_EQ(watch.elsewhere(3, 1).busy, milliseconds(50));
+  EXPECT_EQ(watch.median_of_others(3, 1).busy, milliseconds(50));
   for (int i = 0; i < 2; ++i) watch.note(3, 1, "step", {seconds(1), seconds(1)});
-  EXPECT_FALSE(watch.is_slow(3)) << "twice may be bad luck";
+  EXPECT_FALSE(watch.is_slow(3)) << "twice may be chance";
   watch.note(3, 1, "step", {seconds(1), seconds(1)});
   EXPECT_TRUE(watch.is_slow(3));
   for (int worker = 0; worker < 3; ++worker) EXPECT_FALSE(watch.is_slow(worker));
@@ -22,7 +22,7 @@ TEST(StragglerWatch, NamesWhoIsMuchSlowerThanMostOthersAndForgivesIt) {
   EXPECT_FALSE(watch.is_slow(3));
 }
 
-TEST(StragglerWatch, ShortTimesVaryAndProgramsDiffer) {
+TEST(StragglerWatch, IgnoresShortTimesAndDifferentFunctions) {
   StragglerWatch watch;
   for (int i = 0; i < 5; ++i) {
     watch.note(0, 1, "quick", {milliseconds(1), milliseconds(1)});
@@ -34,10 +34,10 @@ TEST(StragglerWatch, ShortTimesVaryAndProgramsDiffer) {
   EXPECT_FALSE(watch.is_slow(1));
 }
 
-TEST(StragglerWatch, WhoGivesNothingBackIsSlowToo) {
+TEST(StragglerWatch, MarksAWorkerThatDoesNotAnswer) {
   StragglerWatch watch;
   watch.note_waiting(1, "step", seconds(100), {});
-  EXPECT_FALSE(watch.is_slow(1)) << "nobody knows how long it should take";
+  EXPECT_FALSE(watch.is_slow(1)) << "no other worker has run the function";
   watch.note_waiting(1, "step", seconds(1), milliseconds(100));
   EXPECT_FALSE(watch.is_slow(1));
   watch.note_waiting(1, "step", seconds(2), milliseconds(100));

@@ -6,7 +6,8 @@
 
 namespace trireme::internal {
 
-// Calls code of the user: whatever it throws is a std::exception afterwards.
+// Calls a function of the user and returns its result. Converts an exception that is not a
+// std::exception into an Error.
 template <typename F>
 auto call_user_code(F&& function) {
   try {
@@ -14,7 +15,7 @@ auto call_user_code(F&& function) {
   } catch (const std::exception&) {
     throw;
   } catch (...) {
-    throw Error(ErrorCode::kUnknown, "it threw something that is no std::exception");
+    throw Error(ErrorCode::kUnknown, "it threw an object that is not a std::exception");
   }
 }
 

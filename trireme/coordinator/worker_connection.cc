@@ -9,6 +9,24 @@
 #include "trireme/rpc/async_hello.h"
 #include "trireme/rpc/timer.h"
 
+// A connection is made in two calls. Hello returns the incarnation of the process at the address;
+// all later calls name it, so that a restarted worker rejects them. Connect introduces the
+// coordinator and has the worker connect to the parameter servers. If Connect fails because of a
+// parameter server, PsWatch checks that server first: if it is lost, the queue is closed and there
+// is nothing to reconnect for.
+//
+// Every callback carries the id of the connection that it was started for. begin_next() increments
+// the id under the lock when a connection ends, so late callbacks see another id and do nothing.
+// The same step hands out the stop source of the old connection. It is triggered after the listener
+// has reclaimed its closures and without the lock, because cancelled calls may call back in place.
+//
+// A failed attempt to connect is retried after a delay of at most a second. A worker that is lost
+// for the third time without having finished a closure is probably killed by the closures that it
+// gets, so from then on each loss doubles the back-off.
+//
+// Health checks run only while the worker has work: an idle worker that is lost is noticed at the
+// next call. `watched_` ensures that one check is planned at a time, without a lock in watch(),
+// which is called for every batch. An answer within the last interval makes the check unnecessary.
 namespace trireme::internal {
 namespace {
 
@@ -21,8 +39,8 @@ RetryPolicy reconnect_delays() {
   return {.first_delay = std::chrono::milliseconds(50), .longest_delay = std::chrono::seconds(1)};
 }
 
-// Returns the back-off of a worker that was lost so many times in a row: a worker that keeps
-// failing gets ever fewer closures to fail with.
+// Returns the back-off of a worker that was lost `losses` times in a row: 50 ms for the first two,
+// then 1 s, doubled with each further loss up to a minute.
 Duration backoff_after(int losses) {
   constexpr int kForgiven = 2;
   constexpr Duration kLongest = std::chrono::seconds(60);
@@ -79,8 +97,9 @@ void WorkerConnection::on_response(ConnectionId id, const Response& response) {
   auto answer = response.ok() ? parse_body<ConnectCoordinatorResponse>(*response)
                               : absl::StatusOr<ConnectCoordinatorResponse>(response.status());
   if (!answer.ok()) {
-    if (!context_->servers->concerns(answer.status())) return try_again(id, answer.status());
-    return context_->servers->ask(
+    if (!context_->servers->is_server_failure(answer.status()))
+      return try_again(id, answer.status());
+    return context_->servers->check_server(
         answer.status(), [self = shared_from_this(), id, error = answer.status()](bool lost) {
           if (!lost) self->try_again(id, error);
         });
@@ -89,7 +108,7 @@ void WorkerConnection::on_response(ConnectionId id, const Response& response) {
   {
     MutexLock lock(mutex_);
     if (id != id_ || stage_ != Stage::kDown) return;
-    if (failures_ > 0) log_info(channel_->task(), " is back");
+    if (failures_ > 0) log_info(channel_->task(), " is connected");
     stage_ = Stage::kUp;
     was_up_ = true;
     logged_failure_.clear();
@@ -106,7 +125,7 @@ void WorkerConnection::try_again(ConnectionId id, const absl::Status& error) {
     MutexLock lock(mutex_);
     if (id != id_ || stage_ != Stage::kDown) return;
     ++failures_;
-    // WorkerLinks reports workers that do not answer, all in one line.
+    // WorkerLinks reports the workers that do not answer, all in one line.
     if (error_code(error) != ErrorCode::kDeadlineExceeded && logged_failure_ != error.message()) {
       logged_failure_ = std::string(error.message());
       log_warning(channel_->task(), " cannot be used yet: ", describe(error));
@@ -115,8 +134,9 @@ void WorkerConnection::try_again(ConnectionId id, const absl::Status& error) {
                            error_code(error) == ErrorCode::kUnauthenticated);
     delay = reconnect_delays().delay_before(failures_ + 1);
   }
-  // Waiting does not change the program's role or certificate. A worker that was up before may have
-  // been started again with the wrong certificates: it counts as lost, and the others go on.
+  // Waiting does not change the client program's role or certificate, so the error is final. But a
+  // worker that was up before may have been restarted with the wrong certificates: it counts as
+  // lost, and the other workers go on.
   if (refused) return context_->queue->close(error);
   connect_after(delay);
 }
@@ -155,7 +175,8 @@ void WorkerConnection::check_health_later() {
 }
 
 void WorkerConnection::check_health() {
-  // Before the listener is asked: watch() for work that it gets after its answer then starts anew.
+  // Cleared before has_work() is called: if the listener gets work right after it returned false,
+  // the watch() that follows must plan a new check.
   watched_ = false;
   ConnectionId id;
   uint64_t incarnation;
@@ -165,22 +186,22 @@ void WorkerConnection::check_health() {
     id = id_;
     incarnation = incarnation_;
   }
-  // After the id is read: a listener that has work now has heard of connection `id`.
+  // Called after the id is read: a listener that has work now knows connection `id`.
   const auto listener = listener_.lock();
   if (listener == nullptr || !listener->has_work()) return;
-  if (watched_.exchange(true)) return;  // watch() has started anew meanwhile
+  if (watched_.exchange(true)) return;  // watch() has planned a new check meanwhile.
   const Time last_answer = last_answer_.load(std::memory_order_relaxed);
   if (Clock::real().now() - last_answer < kHealthCheckInterval) return check_health_later();
   listener->on_silence();
-  context_->life_signs->ask(channel_, incarnation, after(kHealthCheckTimeout),
-                            [self = shared_from_this(), id](const absl::Status& answer) {
-                              if (says_gone(answer)) self->lose(id, answer);
-                              self->watched_ = false;
-                              if (self->is_up()) self->watch();
-                            });
+  context_->health_checker->check(channel_, incarnation, after(kHealthCheckTimeout),
+                                  [self = shared_from_this(), id](const absl::Status& answer) {
+                                    if (indicates_lost_task(answer)) self->lose(id, answer);
+                                    self->watched_ = false;
+                                    if (self->is_up()) self->watch();
+                                  });
 }
 
-// --- losing it ---
+// --- losing and ending the connection ---
 
 std::stop_source WorkerConnection::begin_next(Stage stage) {
   stage_ = stage;
@@ -200,7 +221,7 @@ void WorkerConnection::lose(ConnectionId id, const absl::Status& why) {
     loss.backoff = backoff_after(losses_in_a_row_);
   }
   if (const auto listener = listener_.lock()) listener->on_lost(loss);
-  stop.request_stop();  // a worker that is there after all should not go on
+  stop.request_stop();  // In case the worker is alive after all, its closures should stop.
   connect_after(loss.backoff);
 }
 

@@ -23,15 +23,15 @@ void WorkerInventory::add(const Item& item) {
 }
 
 std::vector<uint32_t> WorkerInventory::drop_unused_functions(const FunctionsInUse& in_use) {
-  std::vector<uint32_t> gone = in_use.gone(functions_);
-  for (uint32_t function : gone) functions_.erase(function);
-  return gone;
+  std::vector<uint32_t> unused = in_use.unused(functions_);
+  for (uint32_t function : unused) functions_.erase(function);
+  return unused;
 }
 
 std::vector<uint64_t> WorkerInventory::drop_unused_resources(const WorkerResources& resources) {
-  std::vector<uint64_t> gone = resources.gone(resources_);
-  for (uint64_t resource : gone) resources_.erase(resource);
-  return gone;
+  std::vector<uint64_t> unused = resources.unused(resources_);
+  for (uint64_t resource : unused) resources_.erase(resource);
+  return unused;
 }
 
 void WorkerInventory::clear() {

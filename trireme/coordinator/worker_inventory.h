@@ -11,11 +11,11 @@
 
 namespace trireme::internal {
 
-// Keeps track of the functions and resources that a worker has of a coordinator. Not thread-safe:
+// Keeps track of the functions and resources of a coordinator that a worker has. Not thread-safe:
 // guarded by the dispatcher's lock.
 class WorkerInventory {
  public:
-  // A function or a resource; neither if both are null.
+  // A function or a resource. Empty if both are null.
   struct Item {
     std::shared_ptr<const ClosureFunction> function = nullptr;
     std::shared_ptr<WorkerResource> resource = nullptr;
@@ -23,7 +23,8 @@ class WorkerInventory {
     bool empty() const { return function == nullptr && resource == nullptr; }
   };
 
-  // Returns the first item that the worker lacks to run the closures, an empty one if it has all.
+  // Returns the first item that the worker lacks to run the closures, or an empty item if it has
+  // all of them.
   Item first_missing(const std::vector<ClosurePtr>& closures) const;
   void add(const Item& item);
   // Removes the items that nothing uses any more and returns their ids.

@@ -7,12 +7,21 @@
 #include "trireme/base/logging.h"
 #include "trireme/rpc/timer.h"
 
+// A timer checks twice a second which workers are not connected. The first two checks diagnose them
+// without logging, to find mistakes that waiting cannot fix, such as another program at the
+// address. If two diagnoses in a row find such a mistake, the queue is closed, so that the user
+// sees the error at once. A worker that was up before never closes the queue: it counts as lost.
+// After the first checks, workers are diagnosed only when a report is due, and one line of the log
+// reports all of them.
+//
+// A diagnosis blocks, and timers must not, so it runs on a thread of its own, at most one at a
+// time.
 namespace trireme::internal {
 namespace {
 
-constexpr auto kLookAtWorkers = std::chrono::milliseconds(500);
+constexpr auto kMissingCheckInterval = std::chrono::milliseconds(500);
 constexpr auto kProbeTime = std::chrono::seconds(1);
-constexpr int kFirstLooks = 2;
+constexpr int kFirstChecks = 2;  // Number of checks that diagnose even if no report is due.
 
 }  // namespace
 
@@ -25,12 +34,13 @@ void WorkerLinks::update(const ClusterSpec& spec) {
     wanted[task.index] = spec.address(task);
     workers.insert(task.index);
   }
-  context_->resources->prepare_workers(workers);  // may throw, so before all else
+  context_->resources->prepare_workers(workers);  // First, because it may throw.
   std::vector<std::shared_ptr<ClosureDispatcher>> left;
   {
     MutexLock lock(mutex_);
     std::erase_if(dispatchers_, [&](const auto& known) {
       const auto& [worker, dispatcher] = known;
+      // A worker that has moved to another address is replaced, like one that is not in the spec.
       const auto found = wanted.find(worker);
       if (found != wanted.end() &&
           found->second == dispatcher->connection()->channel()->address()) {
@@ -70,15 +80,15 @@ void WorkerLinks::update(const ClusterSpec& spec) {
 }
 
 void WorkerLinks::watch_missing() {
-  run_at(after(kLookAtWorkers), [weak = weak_from_this()] {
+  run_at(after(kMissingCheckInterval), [weak = weak_from_this()] {
     const auto self = weak.lock();
     if (self == nullptr) return;
-    self->look_for_missing(Clock::real().now());
+    self->check_for_missing(Clock::real().now());
     self->watch_missing();
   });
 }
 
-void WorkerLinks::look_for_missing(Time now) {
+void WorkerLinks::check_for_missing(Time now) {
   const auto all = dispatchers();
   Connections missing;
   for (const auto& dispatcher : all) {
@@ -91,14 +101,13 @@ void WorkerLinks::look_for_missing(Time now) {
   }
   if (reporting_.valid() && reporting_.wait_for(Duration::zero()) != std::future_status::ready)
     return;
-  // The first looks are for mistakes that waiting cannot mend; they are not worth a line.
   if (!reports_) {
-    reports_.emplace(now - kLookAtWorkers);
-    looks_ = 0;
+    reports_.emplace(now - kMissingCheckInterval);
+    checks_ = 0;
     suspected_->clear();
   }
   const bool report = reports_->due(now);
-  if (++looks_ > kFirstLooks && !report) return;
+  if (++checks_ > kFirstChecks && !report) return;
   reporting_ = std::async(std::launch::async, [context = context_, suspected = suspected_, missing,
                                                report, none_is_up = missing.size() == all.size()] {
     report_missing(*context, *suspected, missing, none_is_up, report);

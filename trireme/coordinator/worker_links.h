@@ -18,18 +18,20 @@
 
 namespace trireme::internal {
 
-// Links a coordinator to its workers, which may come and go: keeps a dispatcher for each of them,
+// Links a coordinator to its workers, which may come and go. Keeps a dispatcher for each of them
 // and reports workers that cannot be reached. Thread-safe.
 class WorkerLinks : public std::enable_shared_from_this<WorkerLinks> {
  public:
   WorkerLinks(std::shared_ptr<const LinkContext> context, Credentials credentials)
       : context_(std::move(context)), credentials_(std::move(credentials)) {}
 
-  // Makes the workers of the spec those of the coordinator. Closures of a worker that is not in it
-  // are requeued. Makes the datasets of new workers with the user's functions, which may throw.
+  // Replaces the workers by those of `spec`. Requeues the closures of removed workers. Makes the
+  // datasets of new workers with the user's functions; if one throws, nothing has changed.
   void update(const ClusterSpec& spec);
-  // Tells the workers to end closures with smaller sequences, since one of them has failed.
+  // Broadcasts to the workers that they should cancel closures below `sequence`, because one of
+  // those has failed.
   void cancel_below(uint64_t sequence);
+  // Ends all connections, and blocks until a diagnosis under way has ended.
   void end();
 
   std::vector<WorkerState> states() const;
@@ -38,26 +40,30 @@ class WorkerLinks : public std::enable_shared_from_this<WorkerLinks> {
   using Connections = std::vector<std::shared_ptr<WorkerConnection>>;
 
   std::vector<std::shared_ptr<ClosureDispatcher>> dispatchers() const;
-  // Reports again and again, ever more rarely, which workers are not up and why.
+  // Calls check_for_missing() at regular intervals.
   void watch_missing();
-  void look_for_missing(Time now);
+  // Starts a diagnosis of the workers that are not up, if it is time for one.
+  void check_for_missing(Time now);
+  // Diagnoses the `missing` workers. Closes the queue if one of them can never be reached, and logs
+  // the causes if `report` is true. Blocks.
   static void report_missing(const LinkContext& context, std::set<int>& suspected,
                              const Connections& missing, bool none_is_up, bool report);
 
   const std::shared_ptr<const LinkContext> context_;
   const Credentials credentials_;
 
-  Mutex updating_;  // Held by update(), so that one runs at a time.
+  Mutex updating_;  // Held by update(), so that only one runs at a time.
   mutable Mutex mutex_;
   // Dispatchers by worker.
   std::map<int, std::shared_ptr<ClosureDispatcher>> dispatchers_ ABSL_GUARDED_BY(mutex_);
-  bool watching_ ABSL_GUARDED_BY(mutex_) = false;
+  bool watching_ ABSL_GUARDED_BY(mutex_) = false;  // True once watch_missing() has been called.
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<ReportTimes> reports_ ABSL_GUARDED_BY(mutex_);  // Set while workers are missing.
-  int looks_ ABSL_GUARDED_BY(mutex_) = 0;                       // Looks since `reports_` was set.
-  // Workers whose diagnosis was final. Used by one report at a time, and between reports.
+  int checks_ ABSL_GUARDED_BY(mutex_) = 0;  // Number of checks since `reports_` was set.
+  // Workers whose last diagnosis was final. Not guarded: only used by the diagnosis under way, or
+  // while there is none.
   const std::shared_ptr<std::set<int>> suspected_ = std::make_shared<std::set<int>>();
-  std::future<void> reporting_ ABSL_GUARDED_BY(mutex_);  // Its destructor waits for the report.
+  std::future<void> reporting_ ABSL_GUARDED_BY(mutex_);  // Waits for the report when destroyed.
 };
 
 }  // namespace trireme::internal

@@ -4,12 +4,17 @@
 #include <atomic>
 #include <tuple>
 
-#include "trireme/capture/device_scope.h"
+#include "trireme/capture/device_request.h"
+#include "trireme/data/example_element.h"
 
+// The workers change in two steps. prepare_workers() calls the user's functions, which may throw,
+// and stores their datasets only when all of them have returned. set_workers() then makes the
+// change, and cannot fail. make() may run between the two on another thread, so it repeats until it
+// has made a dataset for every current worker.
 namespace trireme::internal {
 
 void WorkerResource::set_dataset(int worker, Dataset dataset) {
-  const OwnWork own;
+  const SuspendDeviceCheck own;
   MutexLock lock(mutex_);
   if (example_.empty()) example_ = zeros(dataset.element_spec());
   datasets_.insert_or_assign(worker, std::move(dataset));
@@ -33,7 +38,8 @@ Element WorkerResource::example() const {
 }
 
 std::shared_ptr<WorkerResource> WorkerResources::make(WorkerResource::DatasetFunction function) {
-  // Of the whole process: workers tell by it whose iterator one is.
+  // Ids are unique within the process, so a resource of another coordinator is never mistaken for
+  // one of this coordinator.
   static std::atomic<uint64_t> next_id = 1;
   const auto resource = std::make_shared<WorkerResource>(next_id++, std::move(function));
   std::set<int> made_for, workers;
@@ -43,7 +49,8 @@ std::shared_ptr<WorkerResource> WorkerResources::make(WorkerResource::DatasetFun
     resources_[resource->id()] = resource;
     workers = workers_;
   }
-  while (made_for != workers) {  // they may change meanwhile
+  // The user's function runs without the lock, so the workers may change meanwhile.
+  while (made_for != workers) {
     for (int worker : workers) {
       if (made_for.contains(worker)) continue;
       resource->set_dataset(worker, resource->make_dataset(context_of(worker, workers)));
@@ -95,14 +102,14 @@ std::vector<std::shared_ptr<WorkerResource>> WorkerResources::held() const {
   return resources;
 }
 
-std::vector<uint64_t> WorkerResources::gone(const std::set<uint64_t>& resources) const {
-  std::vector<uint64_t> gone;
+std::vector<uint64_t> WorkerResources::unused(const std::set<uint64_t>& resources) const {
+  std::vector<uint64_t> unused;
   MutexLock lock(mutex_);
   for (uint64_t id : resources) {
     const auto found = resources_.find(id);
-    if (found == resources_.end() || found->second.expired()) gone.push_back(id);
+    if (found == resources_.end() || found->second.expired()) unused.push_back(id);
   }
-  return gone;
+  return unused;
 }
 
 }  // namespace trireme::internal

@@ -15,9 +15,10 @@
 
 namespace trireme::internal {
 
-// What every worker has its own of: an iterator over a dataset. Made on a worker before the first
-// closure that draws from it goes there, and anew when the worker was replaced. The datasets are
-// made here, by a function of the user. Thread-safe.
+// A per-worker iterator: every worker has its own, over its own dataset. The iterator is created on
+// a worker before the first closure that draws from it is sent there, and again after the worker
+// was replaced. The datasets are made in the client program, by a function of the user.
+// Thread-safe.
 class WorkerResource {
  public:
   using DatasetFunction = std::function<Dataset(const InputContext&)>;
@@ -25,13 +26,15 @@ class WorkerResource {
   WorkerResource(uint64_t id, DatasetFunction function) : id_(id), function_(std::move(function)) {}
 
   uint64_t id() const { return id_; }
-  // Runs the user's function, which may throw.
+  // Calls the user's function, which may throw.
   Dataset make_dataset(const InputContext& context) const { return function_(context); }
   void set_dataset(int worker, Dataset dataset);
   void forget_worker(int worker);
-  // None of a worker that has none, as it is another coordinator's.
+  // Returns nullopt if no dataset was made for the worker: the resource belongs to another
+  // coordinator.
   std::optional<Dataset> dataset(int worker) const;
-  // Zeros that look like its elements, on the first worker at least.
+  // Returns an element of zeros with the shapes of the first dataset's elements. Other workers'
+  // elements may have other shapes.
   Element example() const;
 
  private:
@@ -42,24 +45,27 @@ class WorkerResource {
   Element example_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Those of a coordinator. Thread-safe.
+// The resources of a coordinator. Holds them weakly. Thread-safe.
 class WorkerResources {
  public:
   explicit WorkerResources(int replicas) : replicas_(replicas) {}
 
-  // One for every worker, now and later. It lives as long as somebody holds it.
+  // Makes a resource with a dataset for every worker, including workers that are added later. It
+  // exists as long as the caller, a copy of its handle or a closure holds it.
   std::shared_ptr<WorkerResource> make(WorkerResource::DatasetFunction function);
-  // Makes datasets for those of these workers that have none yet. Runs functions of the user's: if
-  // one throws, nothing has changed. Not to be called by two threads at once.
+  // Makes datasets for the workers that have none yet. Calls functions of the user; if one throws,
+  // nothing has changed. Must not be called by two threads at once.
   void prepare_workers(const std::set<int>& workers);
-  // The workers are these from now on, all of them prepared. The others are not to ask any more.
+  // Replaces the workers. The new workers must be prepared, and removed workers must not be used
+  // any more.
   void set_workers(const std::set<int>& workers);
 
-  // Which of these nobody holds any more.
-  std::vector<uint64_t> gone(const std::set<uint64_t>& resources) const;
+  // Returns the ids in `resources` of resources that do not exist any more.
+  std::vector<uint64_t> unused(const std::set<uint64_t>& resources) const;
 
  private:
   InputContext context_of(int worker, const std::set<int>& workers) const;
+  // Returns the resources that still exist.
   std::vector<std::shared_ptr<WorkerResource>> held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int replicas_;

@@ -3,12 +3,17 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/mutex.h"
 #include "trireme/base/status.h"
-#include "trireme/capture/device_scope.h"
+#include "trireme/capture/device_request.h"
 #include "trireme/data/dataset_step.h"
+#include "trireme/data/example_element.h"
 #include "trireme/data/stream.h"
 #include "trireme/exec/random.h"
 #include "trireme/graph/graph_file.h"
 
+// A dataset is a linked list of checked steps (DatasetStep), which it shares with the datasets that
+// it was made from. The methods here only write down the definition of a step; add_step() checks
+// it, in the same way as definitions that arrive from another process. Nothing is read before an
+// iterator draws: DatasetSource opens a stream for the last step, which pulls from those before it.
 namespace trireme {
 namespace {
 
@@ -17,10 +22,13 @@ using internal::Element;
 
 Dataset with_step(const DatasetStepPtr& input, proto::DatasetStep def,
                   std::vector<at::Tensor> tensors = {}) {
-  const internal::OwnWork own;
-  return Dataset(value_or_throw(internal::add_step(input, std::move(def), std::move(tensors))));
+  const internal::SuspendDeviceCheck own;
+  return internal::Access<Dataset>::make(
+      value_or_throw(internal::add_step(input, std::move(def), std::move(tensors))));
 }
 
+// Draws the elements of a dataset for an iterator. The mutex makes draws of several threads follow
+// each other; each element is drawn once.
 class DatasetSource : public internal::ElementSource {
  public:
   DatasetSource(const DatasetStepPtr& step, uint64_t seed)
@@ -30,11 +38,12 @@ class DatasetSource : public internal::ElementSource {
   Element draw() override {
     if (internal::is_inlined()) {
       throw Error(ErrorCode::kFailedPrecondition,
-                  "a captured function that draws from it would always see this one element; give "
-                  "the function an argument of type tr::Iterator& and pass the iterator",
+                  "a captured function draws from it without taking it as an argument, and would "
+                  "see the same element in every call; give the function an argument of type "
+                  "tr::Iterator& and pass the iterator",
                   {"", name_});
     }
-    const internal::OwnWork own;
+    const internal::SuspendDeviceCheck own;
     MutexLock lock(mutex_);
     if (!returned_.empty()) {
       Element element = std::move(returned_.back());
@@ -44,8 +53,8 @@ class DatasetSource : public internal::ElementSource {
     std::optional<Element> element = pull(*stream_);
     if (element) return *std::move(element);
     throw Error(ErrorCode::kEndOfData,
-                "there are no more elements; repeat() in the dataset goes on from the beginning, "
-                "and next_optional() tells the end without an error",
+                "there are no more elements; add repeat() to the dataset to start over, or use "
+                "next_optional(), which returns nullopt at the end",
                 {"", name_});
   }
 
@@ -57,6 +66,7 @@ class DatasetSource : public internal::ElementSource {
   std::string name() const override { return name_; }
 
  private:
+  // Draws from the stream. Errors of LibTorch and of steps get the name of the iterator.
   std::optional<Element> pull(internal::Stream<Element>& stream) const {
     auto element = try_call([&] { return value_or_throw(stream.next()); });
     if (!element.ok()) throw to_error(with_origin(element.status(), {"", name_}));
@@ -66,7 +76,7 @@ class DatasetSource : public internal::ElementSource {
   const std::string name_;
   Mutex mutex_;
   const std::unique_ptr<internal::Stream<Element>> stream_ ABSL_PT_GUARDED_BY(mutex_);
-  std::vector<Element> returned_ ABSL_GUARDED_BY(mutex_);  // the last one first
+  std::vector<Element> returned_ ABSL_GUARDED_BY(mutex_);  // elements put back; the last is next
 };
 
 }  // namespace
@@ -127,17 +137,18 @@ Dataset Dataset::map_graphs(
     size_t tensors, const std::function<Graph(const std::vector<at::Tensor>&)>& graph) const {
   if (element_spec().size() != tensors) {
     throw Error(ErrorCode::kInvalidArgument,
-                absl::StrCat("the function of map takes ", tensors, " tensors, and elements are ",
+                absl::StrCat("the function of map takes ", tensors, " tensors, but elements are ",
                              to_string(element_spec())),
                 {"", absl::StrCat("dataset ", describe())});
   }
   proto::DatasetStep def;
   def.mutable_map()->set_seed(current_seed());
   std::vector<at::Tensor> constants;
+  // A graph is for one shape. The function is captured on zeros, one graph for each specification.
   for (const ElementSpec& spec : element_specs()) {
-    const internal::OwnWork own;
+    const internal::SuspendDeviceCheck own;
     const Graph captured = graph(internal::zeros(spec));
-    const internal::GraphData& data = *captured.plan()->graph;
+    const internal::GraphData& data = *internal::Access<Graph>::plan(captured)->graph;
     *def.mutable_map()->add_graphs() = data.def;
     for (at::Tensor& row : internal::constant_rows(data)) constants.push_back(std::move(row));
   }
@@ -145,7 +156,7 @@ Dataset Dataset::map_graphs(
 }
 
 Iterator Dataset::iterator(const IteratorOptions& options) const {
-  return Iterator(std::make_shared<DatasetSource>(last_, options.seed));
+  return internal::Access<Iterator>::make(std::make_shared<DatasetSource>(last_, options.seed));
 }
 
 const std::vector<ElementSpec>& Dataset::element_specs() const {

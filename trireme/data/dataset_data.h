@@ -8,7 +8,7 @@
 #include "trireme/data/dataset.h"
 #include "trireme/data/dataset.pb.h"
 
-// A dataset as it travels to where its iterators are.
+// Conversion of a dataset to plain data, by which it is sent to workers, and back.
 namespace trireme::internal {
 
 struct DatasetData {
@@ -17,7 +17,7 @@ struct DatasetData {
 };
 
 DatasetData data_of(const Dataset& dataset);
-// From data that anybody may have sent. An error names the step.
+// Makes a dataset from data that a peer has sent. All of it is checked. Errors name the step.
 absl::StatusOr<Dataset> dataset_from(DatasetData data);
 
 }  // namespace trireme::internal

@@ -22,7 +22,7 @@ using internal::DatasetData;
 using testing::AllOf;
 using testing::HasSubstr;
 
-// As it arrives on another machine.
+// Returns the data of a dataset as another machine receives it.
 DatasetData sent(const Dataset& dataset) {
   const DatasetData data = data_of(dataset);
   DatasetData received;
@@ -60,7 +60,7 @@ TEST(DatasetData, TravelsWithItsTensorsAndFunctions) {
               value_or_throw(dataset_from(sent(Dataset::range(9, -3, -4)))));
 }
 
-// What a receiver says of a dataset that somebody changed on the way.
+// Returns the error for a dataset that was changed on its way to the receiver.
 std::string refused(const Dataset& dataset, const std::function<void(DatasetData&)>& change) {
   DatasetData data = sent(dataset);
   change(data);
@@ -68,7 +68,7 @@ std::string refused(const Dataset& dataset, const std::function<void(DatasetData
   return result.ok() ? "accepted" : describe(result.status());
 }
 
-TEST(DatasetData, RefusesWhatIsNoDataset) {
+TEST(DatasetData, RejectsMalformedDatasets) {
   const Dataset range = Dataset::range(10), rows = Dataset::from_tensors({at::ones({3, 2})});
   EXPECT_THAT(refused(range, [](auto& data) { data.def.clear_steps(); }), HasSubstr("no step"));
   EXPECT_THAT(refused(range, [](auto& data) { data.def.set_format(2); }), HasSubstr("format 2"));
@@ -81,16 +81,16 @@ TEST(DatasetData, RefusesWhatIsNoDataset) {
   EXPECT_THAT(refused(range, [](auto& data) { data.tensors.push_back(at::ones({3})); }),
               HasSubstr("1 more tensors"));
   EXPECT_THAT(refused(rows, [](auto& data) { data.tensors.clear(); }),
-              HasSubstr("names 1 tensors and has 0"));
+              HasSubstr("uses 1 tensors, but has 0"));
   EXPECT_THAT(
       refused(rows,
               [](auto& data) { data.def.mutable_steps(0)->mutable_tensors()->set_count(-1); }),
-      HasSubstr("names 4294967295 tensors and has 1"));
+      HasSubstr("uses 4294967295 tensors, but has 1"));
   EXPECT_THAT(refused(rows, [](auto& data) { data.tensors[0] = at::ones({}); }),
               HasSubstr("axis 0"));
 }
 
-TEST(DatasetData, RefusesTooManySteps) {
+TEST(DatasetData, RejectsTooManySteps) {
   EXPECT_THAT(refused(Dataset::range(10),
                       [](auto& data) {
                         for (int i = 0; i < 100000; ++i) {
@@ -100,7 +100,7 @@ TEST(DatasetData, RefusesTooManySteps) {
               AllOf(HasSubstr("dataset step 100 'repeat'"), HasSubstr("at most 100 steps")));
 }
 
-TEST(DatasetData, RefusesSizesThatNoMemoryHolds) {
+TEST(DatasetData, RejectsSizesThatExceedTheMemory) {
   const int64_t huge = int64_t{1} << 60;
   const Dataset endless = Dataset::range(10).repeat();
   const auto with = [](const std::function<void(proto::DatasetStep&)>& set) {
@@ -111,7 +111,8 @@ TEST(DatasetData, RefusesSizesThatNoMemoryHolds) {
   EXPECT_THAT(refused(endless, batch), AllOf(HasSubstr("step 2 'batch'"), HasSubstr("at most")));
   EXPECT_THAT(refused(endless, shuffle),
               AllOf(HasSubstr("step 2 'shuffle'"), HasSubstr("at most")));
-  EXPECT_EQ(refused(Dataset::range(10), shuffle), "accepted") << "it never holds more than ten";
+  EXPECT_EQ(refused(Dataset::range(10), shuffle), "accepted")
+      << "it never holds more than ten elements";
   EXPECT_THAT(refused(endless, with([](auto& step) { step.mutable_batch()->set_size(0); })),
               HasSubstr("its size is 0"));
   EXPECT_THAT(refused(endless, with([](auto& step) { step.mutable_shuffle()->set_buffer(-1); })),
@@ -120,7 +121,7 @@ TEST(DatasetData, RefusesSizesThatNoMemoryHolds) {
               HasSubstr("its count is -1"));
 }
 
-TEST(DatasetData, RefusesStepsThatTakeForEver) {
+TEST(DatasetData, RejectsStepsThatReadTooManyElements) {
   const Dataset endless = Dataset::range(10).repeat();
   const auto skip = [](int64_t count) {
     return [count](DatasetData& data) { data.def.add_steps()->mutable_skip()->set_count(count); };
@@ -128,12 +129,12 @@ TEST(DatasetData, RefusesStepsThatTakeForEver) {
   EXPECT_THAT(refused(endless, skip(int64_t{1} << 40)),
               AllOf(HasSubstr("dataset step 2 'skip'"), HasSubstr("elements of the source")));
   EXPECT_EQ(refused(endless, skip(1 << 20)), "accepted");
-  // Each is allowed by itself, not one for each element of the other.
+  // Each skip is allowed by itself, but the second one repeats the first for every element.
   const Dataset slow = Dataset::range(1 << 20).skip((1 << 20) - 1).repeat();
   EXPECT_THAT(refused(slow, skip(1 << 20)), HasSubstr("dataset step 3 'skip'"));
 }
 
-TEST(DatasetData, RefusesGraphsThatAreNoFunctionOfElements) {
+TEST(DatasetData, RejectsGraphsThatDoNotFitTheElements) {
   const Dataset mapped = Dataset::range(5).batch(2).map([](const Tensor& x) { return x + 1; });
   const auto change = [&](const std::function<void(proto::GraphDef&)>& change_graph) {
     return refused(mapped, [&](DatasetData& data) {
@@ -146,7 +147,7 @@ TEST(DatasetData, RefusesGraphsThatAreNoFunctionOfElements) {
   EXPECT_THAT(change([](auto& graph) { graph.set_outputs(0, 77); }),
               HasSubstr("dataset step 2 'map'"));
   EXPECT_THAT(change([](auto& graph) { graph.set_outputs(0, -1); }), HasSubstr("undefined"));
-  EXPECT_THAT(change([](auto& graph) { graph.clear_outputs(); }), HasSubstr("gives no tensor"));
+  EXPECT_THAT(change([](auto& graph) { graph.clear_outputs(); }), HasSubstr("returns no tensor"));
   const auto change_result = [&](const std::function<void(proto::TensorType&)>& change_type) {
     return change([&](proto::GraphDef& graph) {
       change_type(*graph.mutable_values(static_cast<int>(graph.outputs(0)))->mutable_type());
@@ -165,7 +166,7 @@ TEST(DatasetData, RefusesGraphsThatAreNoFunctionOfElements) {
               HasSubstr("1 graphs for elements of 2 shapes"));
 }
 
-TEST(DatasetData, AGraphThatLiesAboutItsResultsIsFoundOut) {
+TEST(DatasetData, DetectsGraphsWhoseResultsDifferFromTheirTypes) {
   DatasetData data = sent(Dataset::range(4).map([](const Tensor& x) { return x + 1; }));
   auto& graph = *data.def.mutable_steps(1)->mutable_map()->mutable_graphs(0);
   auto& type = *graph.mutable_values(static_cast<int>(graph.outputs(0)))->mutable_type();
@@ -176,7 +177,8 @@ TEST(DatasetData, AGraphThatLiesAboutItsResultsIsFoundOut) {
     iterator.next();
     FAIL() << "no error";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("dataset step 1 'map'"), HasSubstr("graph says")));
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("dataset step 1 'map'"), HasSubstr("its graph declares")));
   }
 }
 

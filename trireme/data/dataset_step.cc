@@ -4,17 +4,23 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/data/example_element.h"
 #include "trireme/graph/graph_file.h"
 #include "trireme/tensor/dtype.h"
 
+// A step starts as a copy of what its input says of elements: their specifications, their number
+// and their cost. An add_* function per kind checks the arguments and updates these facts.
+// Definitions arrive from other processes, so the facts also serve as limits. A worker must not be
+// made to hold more than kMostBytes (a batch or a shuffle buffer), nor to read more than kMostReads
+// elements of the source for a single element (a large skip or batch, or several steps whose costs
+// multiply). Both are computed in floating point: huge arguments give huge numbers and no overflow.
 namespace trireme::internal {
 namespace {
 
 constexpr int kMostSteps = 100;
-// What one step may hold at once, and how many elements of the source it may take to give one.
-constexpr double kMostBytes = 64.0 * (1 << 30);
-constexpr double kMostReads = 4.0 * (1 << 30);
-constexpr double kHeldElementBytes = 128;  // beside its contents
+constexpr double kMostBytes = 64.0 * (1 << 30);  // limit for what one step holds at once
+constexpr double kMostReads = 4.0 * (1 << 30);   // limit for reads from the source for one element
+constexpr double kElementOverheadBytes = 128;    // memory of an element beside its contents
 
 using Kind = proto::DatasetStep::KindCase;
 
@@ -45,20 +51,20 @@ const char* kind_name(Kind kind) {
 absl::Status check_count(const char* what, int64_t count, int64_t least) {
   if (count >= least) return absl::OkStatus();
   return invalid_argument(
-      absl::StrCat("its ", what, " is ", count, " and must be at least ", least));
+      absl::StrCat("its ", what, " is ", count, "; it must be at least ", least));
 }
 
 absl::Status check_bytes(double bytes) {
   if (bytes <= kMostBytes) return absl::OkStatus();
   return make_status(ErrorCode::kResourceExhausted,
                      absl::StrCat("it would hold ", bytes, " bytes at once; at most ", kMostBytes,
-                                  " are allowed: make its size smaller"));
+                                  " are allowed; make its size smaller"));
 }
 
 absl::Status add_range(DatasetStep& step) {
   const auto& range = step.def.range();
-  if (range.step() == 0) return invalid_argument("its step is 0; it must be another number");
-  // Unsigned, since the longest distance of two numbers does not fit in a signed one.
+  if (range.step() == 0) return invalid_argument("its step is 0; use a positive or negative one");
+  // Unsigned, since the distance of two int64 numbers may not fit into an int64.
   const uint64_t begin = range.begin(), end = range.end(), by = range.step();
   const bool up = range.step() > 0;
   if (up ? range.begin() < range.end() : range.begin() > range.end()) {
@@ -67,34 +73,35 @@ absl::Status add_range(DatasetStep& step) {
       return invalid_argument("it has more elements than can be counted");
     step.count = static_cast<int64_t>(count);
   }
-  step.rows = true;
+  step.yields_rows = true;
   step.specs = {{{at::kLong, {}}}};
   return absl::OkStatus();
 }
 
 absl::Status add_tensors(DatasetStep& step) {
-  if (step.tensors.empty()) return invalid_argument("there is no tensor; give at least one");
+  if (step.tensors.empty()) return invalid_argument("it has no tensors; give at least one");
   ElementSpec spec;
   for (size_t i = 0; i < step.tensors.size(); ++i) {
     at::Tensor& tensor = step.tensors[i];
     if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.dim() == 0) {
       return invalid_argument(
-          absl::StrCat("tensor ", i, " has no rows; give a dense one with an axis 0"));
+          absl::StrCat("tensor ", i, " has no rows; give a dense tensor that has an axis 0"));
     }
     if (tensor.size(0) != step.tensors[0].size(0)) {
       return invalid_argument(absl::StrCat("tensor ", i, " has ", tensor.size(0),
-                                           " rows and tensor 0 has ", step.tensors[0].size(0),
-                                           "; they must be as many"));
+                                           " rows, but tensor 0 has ", step.tensors[0].size(0),
+                                           "; all tensors must have the same number of rows"));
     }
     tensor = tensor.detach().contiguous();
     spec.push_back({tensor.scalar_type(), tensor.sizes().slice(1).vec()});
   }
   step.count = step.tensors[0].size(0);
-  step.rows = true;
+  step.yields_rows = true;
   step.specs = {std::move(spec)};
   return absl::OkStatus();
 }
 
+// The number of elements is known, so the shape of the last batch is too.
 absl::Status add_batch(DatasetStep& step) {
   const auto& batch = step.def.batch();
   TRIREME_RETURN_IF_ERROR(check_count("size", batch.size(), 1));
@@ -103,7 +110,7 @@ absl::Status add_batch(DatasetStep& step) {
     return invalid_argument(
         absl::StrCat("its elements have two shapes, ", to_string(input.specs[0]), " and ",
                      to_string(input.specs[1]),
-                     ", and cannot be stacked; drop the remainder of the batch before"));
+                     ", and cannot be stacked; set drop_remainder in the batch before it"));
   }
   const auto stacked = [&](int64_t size) {
     ElementSpec spec = input.specs[0];
@@ -118,23 +125,25 @@ absl::Status add_batch(DatasetStep& step) {
   step.count = input.count == kEndless ? kEndless : input.count / batch.size() + (dropped ? 0 : 1);
   const double held = static_cast<double>(std::min(batch.size(), input.count));
   step.reads = input.reads * held;
-  step.rows = false;
-  return check_bytes(held * (bytes_of(input.specs[0]) + kHeldElementBytes));
+  step.yields_rows = false;
+  return check_bytes(held * (bytes_of(input.specs[0]) + kElementOverheadBytes));
 }
 
+// The buffer is filled before the first element. It holds row numbers as long as elements are rows.
 absl::Status add_shuffle(DatasetStep& step) {
   const int64_t buffer = step.def.shuffle().buffer();
   TRIREME_RETURN_IF_ERROR(check_count("buffer", buffer, 1));
   const double held = static_cast<double>(std::min(buffer, step.count));
   step.first_reads += held * step.reads;
-  const double bytes = step.rows ? sizeof(int64_t) : bytes_of(step.specs[0]) + kHeldElementBytes;
+  const double bytes =
+      step.yields_rows ? sizeof(int64_t) : bytes_of(step.specs[0]) + kElementOverheadBytes;
   return check_bytes(held * bytes);
 }
 
 absl::Status add_repeat(DatasetStep& step) {
   const int64_t count = step.def.repeat().count();
   TRIREME_RETURN_IF_ERROR(check_count("count", count, 0));
-  // What comes first comes in each repetition again.
+  // The reads before the first element are made again in each repetition.
   step.reads += step.first_reads / std::max<double>(1, static_cast<double>(step.count));
   if (__builtin_mul_overflow(step.count, count, &step.count)) step.count = kEndless;
   return absl::OkStatus();
@@ -154,23 +163,23 @@ absl::Status add_skip(DatasetStep& step) {
   return absl::OkStatus();
 }
 
-// What the graph of a map makes of elements that look so.
+// Returns the specification of the elements that a map's graph makes from elements like `input`.
 absl::StatusOr<ElementSpec> mapped_spec(const proto::GraphDef& def, const ElementSpec& input) {
   if (def.variables_size() > 0) {
     return invalid_argument(absl::StrCat("its function uses variable '", def.variables(0).name(),
-                                         "'; what is done to data uses constants only"));
+                                         "'; the function of a map may use constants only"));
   }
   if (def.receives_size() > 0 || def.sends_size() > 0) {
-    return invalid_argument("its graph is a part of another");
+    return invalid_argument("its graph is one task's part of another graph");
   }
   if (def.inputs() != input.size()) {
     return invalid_argument(absl::StrCat("its function takes ", def.inputs(),
-                                         " tensors, and elements are ", to_string(input)));
+                                         " tensors, but elements are ", to_string(input)));
   }
   ElementSpec spec;
   for (int64_t value : def.outputs()) {
     if (value < 0 || value >= def.values_size() || def.values(value).type().sparse()) {
-      return invalid_argument("its function gives an undefined or a sparse tensor");
+      return invalid_argument("its function returns an undefined or a sparse tensor");
     }
     const proto::TensorType& type = def.values(value).type();
     const auto dtype = static_cast<c10::ScalarType>(type.dtype());
@@ -179,7 +188,7 @@ absl::StatusOr<ElementSpec> mapped_spec(const proto::GraphDef& def, const Elemen
     for (int64_t size : type.sizes()) TRIREME_RETURN_IF_ERROR(check_count("result", size, 0));
   }
   if (spec.empty())
-    return invalid_argument("its function gives no tensor; return what elements become");
+    return invalid_argument("its function returns no tensor; return the new element");
   TRIREME_RETURN_IF_ERROR(check_bytes(bytes_of(spec)));
   return spec;
 }
@@ -204,7 +213,7 @@ absl::Status add_map(DatasetStep& step) {
       step.specs.push_back(std::move(spec));
     }
   }
-  step.rows = false;
+  step.yields_rows = false;
   return absl::OkStatus();
 }
 
@@ -230,29 +239,29 @@ absl::Status add(DatasetStep& step) {
       break;
   }
   return make_status(ErrorCode::kVersionMismatch,
-                     "this version of Trireme does not know such a step");
+                     "this version of Trireme does not know this kind of step");
 }
 
 absl::Status add_checked(DatasetStep& step) {
   const Kind kind = step.def.kind_case();
   const bool is_source = kind == Kind::kRange || kind == Kind::kTensors;
   if (is_source != (step.input == nullptr)) {
-    return invalid_argument(is_source ? "a source stands at the beginning"
-                                      : "there is no source before it");
+    return invalid_argument(is_source ? "a source must be at the beginning"
+                                      : "it has no source before it");
   }
   if (step.number >= kMostSteps) {
     return invalid_argument(absl::StrCat("a dataset has at most ", kMostSteps, " steps"));
   }
-  if (static_cast<int64_t>(step.tensors.size()) != tensors_of(step.def)) {
-    return invalid_argument(
-        absl::StrCat("it names ", tensors_of(step.def), " tensors and has ", step.tensors.size()));
+  if (static_cast<int64_t>(step.tensors.size()) != tensor_count(step.def)) {
+    return invalid_argument(absl::StrCat("it uses ", tensor_count(step.def), " tensors, but has ",
+                                         step.tensors.size()));
   }
   TRIREME_RETURN_IF_ERROR(add(step));
   if (step.first_reads + step.reads > kMostReads) {
     return make_status(ErrorCode::kResourceExhausted,
                        absl::StrCat("it reads ", step.first_reads + step.reads,
-                                    " elements of the source to give one; at most ", kMostReads,
-                                    " are allowed: make its size smaller"));
+                                    " elements of the source for one element; at most ", kMostReads,
+                                    " are allowed; make its size smaller"));
   }
   return absl::OkStatus();
 }
@@ -266,7 +275,7 @@ absl::StatusOr<DatasetStepPtr> add_step(DatasetStepPtr input, proto::DatasetStep
     step->number = input->number + 1;
     step->specs = input->specs;
     step->count = input->count;
-    step->rows = input->rows;
+    step->yields_rows = input->yields_rows;
     step->first_reads = input->first_reads;
     step->reads = input->reads;
   }
@@ -275,13 +284,13 @@ absl::StatusOr<DatasetStepPtr> add_step(DatasetStepPtr input, proto::DatasetStep
   step->tensors = std::move(tensors);
   const absl::Status status = add_checked(*step);
   if (status.ok()) return DatasetStepPtr(std::move(step));
-  // The step is the origin, and what a graph says of its own goes into the text.
+  // The step becomes the origin of the error; an origin inside its graph moves into the text.
   return make_status(error_code(status), trireme::describe(status),
                      {"", absl::StrCat("dataset step ", step->number, " '",
                                        kind_name(step->def.kind_case()), "'")});
 }
 
-int64_t tensors_of(const proto::DatasetStep& def) {
+int64_t tensor_count(const proto::DatasetStep& def) {
   int64_t tensors = def.tensors().count();
   for (const proto::GraphDef& graph : def.map().graphs()) tensors += graph.constants_size();
   return tensors;

@@ -17,35 +17,36 @@ namespace trireme::internal {
 
 inline constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
 
-// One step of a dataset and those before it, checked. Immutable, so that datasets share them.
+// A checked step of a dataset, with the steps before it. Immutable, so that datasets can share it.
 struct DatasetStep {
   std::shared_ptr<const DatasetStep> input;  // null for a source
   proto::DatasetStep def;
-  int number = 0;  // of steps before it
+  int number = 0;  // position in the dataset, counted from 0
 
-  std::vector<at::Tensor> tensors;                 // of a source: its rows are the elements
-  std::vector<std::shared_ptr<const Plan>> plans;  // of a map: one for each spec of its input
+  std::vector<at::Tensor> tensors;                 // from_tensors only: their rows are the elements
+  std::vector<std::shared_ptr<const Plan>> plans;  // map only: a plan for each spec of the input
 
-  // What elements may look like: one specification, or two where the last batch is smaller.
+  // Specifications that elements may have: one, or two if the last batch is smaller.
   std::vector<ElementSpec> specs;
-  int64_t count = 0;  // of its elements
-  // Elements are still rows of the source, and known by their numbers.
-  bool rows = false;
-  // How many elements of the source it takes to give the first, and each on average after it.
+  int64_t count = 0;  // number of elements; kEndless if they never end
+  // True if elements are rows of the source, which can be passed on as row numbers.
+  bool yields_rows = false;
+  // Elements of the source that are read in addition before the first element, and the average
+  // number that is read for each element.
   double first_reads = 0, reads = 1;
 };
 
 using DatasetStepPtr = std::shared_ptr<const DatasetStep>;
 
-// Puts a step on others; null for a source. The definition and the tensors that it names may come
-// from anybody: all of it is checked, and that no step holds or passes over too much at once. An
-// error names the step.
+// Adds a step to `input`, which is null for a source. The definition and its tensors may come from
+// a peer, so everything is checked, including that no step holds or skips too much at once. Errors
+// name the step.
 absl::StatusOr<DatasetStepPtr> add_step(DatasetStepPtr input, proto::DatasetStep def,
                                         std::vector<at::Tensor> tensors);
-// How many tensors of the list a step takes.
-int64_t tensors_of(const proto::DatasetStep& def);
+// Returns the number of tensors that a step takes from the list that comes with the definition.
+int64_t tensor_count(const proto::DatasetStep& def);
 
-// "range(1, 6).batch(2)"
+// Returns the steps in readable form, as "range(1, 6).batch(2)".
 std::string describe(const DatasetStep& step);
 
 }  // namespace trireme::internal

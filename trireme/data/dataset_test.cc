@@ -35,7 +35,7 @@ Numbers numbers_of(const Tensor& tensor) {
   return {row.const_data_ptr<int64_t>(), row.const_data_ptr<int64_t>() + row.numel()};
 }
 
-// The first tensor of each element.
+// Returns the first tensor of each element.
 std::vector<Tensor> all(const Dataset& dataset, const IteratorOptions& options = {}) {
   std::vector<Tensor> elements;
   Iterator iterator = dataset.iterator(options);
@@ -43,7 +43,7 @@ std::vector<Tensor> all(const Dataset& dataset, const IteratorOptions& options =
   return elements;
 }
 
-// All numbers of them, in order.
+// Returns the numbers in the first tensors of all elements, in order.
 Numbers numbers(const Dataset& dataset, const IteratorOptions& options = {}) {
   Numbers result;
   for (const Tensor& tensor : all(dataset, options)) {
@@ -68,7 +68,7 @@ std::string message_of(const F& f) {
   return "no error";
 }
 
-TEST(Dataset, Range) {
+TEST(Dataset, RangeCountsUpAndDown) {
   EXPECT_THAT(numbers(Dataset::range(3)), ElementsAre(0, 1, 2));
   EXPECT_THAT(numbers(Dataset::range(1, 6)), ElementsAre(1, 2, 3, 4, 5));
   EXPECT_THAT(numbers(Dataset::range(0, 7, 3)), ElementsAre(0, 3, 6));
@@ -100,7 +100,7 @@ TEST(Dataset, FromTensorsGivesRows) {
   EXPECT_THAT(message_of([] { Dataset::from_tensors({at::ones({})}); }), HasSubstr("axis 0"));
 }
 
-TEST(Dataset, BatchesOfNeighboursAreViews) {
+TEST(Dataset, BatchesOfConsecutiveRowsAreViews) {
   const Tensor x = at::arange(10).view({5, 2});
   const auto batches = all(Dataset::from_tensors({x}).batch(2));
   ASSERT_EQ(batches.size(), 3u);
@@ -110,7 +110,7 @@ TEST(Dataset, BatchesOfNeighboursAreViews) {
   EXPECT_EQ(all(Dataset::from_tensors({x}).batch(2, {.drop_remainder = true})).size(), 2u);
 }
 
-TEST(Dataset, BatchesOfShuffledRowsAreTheSameRows) {
+TEST(Dataset, BatchesOfShuffledRowsKeepTensorsTogether) {
   const Tensor x = at::randn({100, 3}), y = at::arange(100);
   Iterator batches = Dataset::from_tensors({x, y}).shuffle(100).batch(7).iterator();
   Numbers seen;
@@ -133,7 +133,7 @@ TEST(Dataset, BatchesOfBatchesStack) {
                     HasSubstr("int64[2]"), HasSubstr("int64[1]")));
 }
 
-TEST(Dataset, TellsSizesAndShapes) {
+TEST(Dataset, ReportsSizesAndShapes) {
   const Dataset ten = Dataset::range(10);
   EXPECT_EQ(ten.batch(4).size(), 3);
   EXPECT_EQ(ten.batch(4, {.drop_remainder = true}).size(), 2);
@@ -159,20 +159,20 @@ TEST(Dataset, TellsSizesAndShapes) {
             "range(0, 10).shuffle(5).batch(4).repeat()");
 }
 
-TEST(Dataset, RepeatTakeAndSkip) {
+TEST(Dataset, RepeatsTakesAndSkips) {
   const Dataset three = Dataset::range(3);
   EXPECT_THAT(numbers(three.repeat(2)), ElementsAre(0, 1, 2, 0, 1, 2));
   EXPECT_THAT(numbers(three.repeat().take(4)), ElementsAre(0, 1, 2, 0));
   EXPECT_THAT(numbers(three.skip(1).repeat(2)), ElementsAre(1, 2, 1, 2));
   EXPECT_THAT(numbers(three.repeat(2).skip(1).take(3)), ElementsAre(1, 2, 0));
   EXPECT_THAT(numbers(three.repeat(0)), IsEmpty());
-  EXPECT_THAT(numbers(three.take(0).repeat()), IsEmpty()) << "nothing, for ever";
+  EXPECT_THAT(numbers(three.take(0).repeat()), IsEmpty()) << "an empty dataset, repeated for ever";
   EXPECT_THAT(numbers(three.skip(3).repeat()), IsEmpty());
   EXPECT_THAT(numbers(three.repeat(2).repeat(2)), ElementsAre(0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2));
   const auto over_the_end = all(three.repeat(2).batch(4));
   EXPECT_THAT(numbers_of(over_the_end[0]), ElementsAre(0, 1, 2, 0));
   EXPECT_THAT(numbers_of(over_the_end[1]), ElementsAre(1, 2));
-  // After a batch elements pass through these steps, not numbers of rows.
+  // After a batch, elements pass through these steps instead of row numbers.
   const Dataset batches = three.batch(2);
   EXPECT_THAT(numbers(batches.repeat(2)), ElementsAre(0, 1, 2, 0, 1, 2));
   EXPECT_THAT(numbers(batches.skip(1).repeat().take(2)), ElementsAre(2, 2));
@@ -186,12 +186,12 @@ TEST(Shuffle, GivesEachElementOnce) {
   EXPECT_EQ(numbers(Dataset::range(50).shuffle(1)), up_to(50));
 }
 
-TEST(Shuffle, LooksAheadAsFarAsItsBuffer) {
+TEST(Shuffle, LooksAheadNoFurtherThanItsBuffer) {
   const Numbers order = numbers(Dataset::range(200).shuffle(10));
   for (size_t i = 0; i < order.size(); ++i) EXPECT_LT(order[i], static_cast<int64_t>(i) + 10);
 }
 
-TEST(Shuffle, EachOrderIsAsLikelyAsOthers) {
+TEST(Shuffle, AllOrdersAreEquallyLikely) {
   std::map<Numbers, int> seen;
   constexpr int kRounds = 6000;
   for (uint64_t seed = 0; seed < kRounds; ++seed) {
@@ -202,7 +202,7 @@ TEST(Shuffle, EachOrderIsAsLikelyAsOthers) {
   for (const auto& [order, times] : seen) EXPECT_NEAR(times, kRounds / 6, 145);
 }
 
-TEST(Shuffle, FollowsFromItsSeed) {
+TEST(Shuffle, TheSeedsDetermineTheOrder) {
   const auto order = [](uint64_t seed, IteratorOptions options = {}) {
     return numbers(Dataset::range(50).shuffle(50, {.seed = seed}), options);
   };
@@ -213,7 +213,7 @@ TEST(Shuffle, FollowsFromItsSeed) {
   EXPECT_NE(numbers(Dataset::range(50).shuffle(50).shuffle(50)), order(current_seed()));
 }
 
-TEST(Shuffle, EachRepetitionIsShuffledAnew) {
+TEST(Shuffle, ShufflesEachRepetitionDifferently) {
   const auto check = [](const Dataset& dataset) {
     const Numbers twice = numbers(dataset.repeat(2));
     const Numbers first(twice.begin(), twice.begin() + 50), second(twice.begin() + 50, twice.end());
@@ -228,7 +228,7 @@ TEST(Shuffle, EachRepetitionIsShuffledAnew) {
   EXPECT_FALSE(std::equal(nested.begin(), nested.begin() + 100, nested.begin() + 100));
 }
 
-TEST(Map, MakesElementsAnew) {
+TEST(Map, ReplacesElementsWithResults) {
   const Tensor weight = at::tensor({2, 3}, at::kLong);
   const Dataset dataset = Dataset::from_tensors({at::arange(6).view({3, 2}), at::arange(3)});
   const Dataset mapped = dataset.map([&](const Tensor& x, const Tensor& y) {
@@ -249,7 +249,7 @@ TEST(Map, IsCapturedForTheSmallerLastBatchToo) {
   EXPECT_THAT(numbers(sums.batch(3)), ElementsAre(1, 5, 4));
 }
 
-TEST(Map, RandomNumbersAreNewForEachElementAndFollowFromTheSeed) {
+TEST(Map, DrawsNewRandomNumbersForEachElementFromTheSeed) {
   const Dataset noise = Dataset::from_tensors({at::zeros({4, 3})}).map([](const Tensor& x) {
     return at::rand_like(x);
   });
@@ -261,7 +261,7 @@ TEST(Map, RandomNumbersAreNewForEachElementAndFollowFromTheSeed) {
   }
 }
 
-TEST(Map, RefusesWhatIsNoFunctionOfElements) {
+TEST(Map, RejectsFunctionsThatDoNotFitTheElements) {
   const Dataset pairs = Dataset::from_tensors({at::arange(3), at::arange(3)});
   EXPECT_THAT(message_of([&] { pairs.map([](const Tensor& x) { return x; }); }),
               AllOf(HasSubstr("takes 1 tensors"), HasSubstr("(int64[], int64[])")));
@@ -272,7 +272,7 @@ TEST(Map, RefusesWhatIsNoFunctionOfElements) {
               AllOf(HasSubstr("dataset step 1 'map'"), HasSubstr("variable 'offset'")));
 }
 
-TEST(Dataset, IsAValue) {
+TEST(Dataset, StepsLeaveTheirInputUnchanged) {
   const Dataset base = Dataset::range(4);
   const Dataset a = base.batch(2), b = base.repeat(2);
   EXPECT_EQ(numbers(base).size(), 4u);

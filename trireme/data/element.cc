@@ -1,7 +1,5 @@
 #include "trireme/data/element.h"
 
-#include <ATen/ops/zeros.h>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "trireme/tensor/dtype.h"
@@ -23,23 +21,4 @@ std::string to_string(const ElementSpec& spec) {
   return absl::StrCat("(", absl::StrJoin(spec, ", ", write), ")");
 }
 
-namespace internal {
-
-std::vector<at::Tensor> zeros(const ElementSpec& spec) {
-  std::vector<at::Tensor> element;
-  for (const TensorSpec& tensor : spec) element.push_back(at::zeros(tensor.sizes, tensor.dtype));
-  return element;
-}
-
-double bytes_of(const ElementSpec& spec) {
-  double bytes = 0;
-  for (const TensorSpec& tensor : spec) {
-    double of_tensor = static_cast<double>(c10::elementSize(tensor.dtype));
-    for (int64_t size : tensor.sizes) of_tensor *= static_cast<double>(size);
-    bytes += of_tensor;
-  }
-  return bytes;
-}
-
-}  // namespace internal
 }  // namespace trireme

@@ -6,27 +6,23 @@
 #include <string>
 #include <vector>
 
-// An element of a dataset is a list of tensors; a specification tells what they look like.
 namespace trireme {
 
+// Dtype and shape of one tensor of an element.
 struct TensorSpec {
-  c10::ScalarType dtype;
-  std::vector<int64_t> sizes;
+  c10::ScalarType dtype;       // type of the numbers, as torch::kFloat
+  std::vector<int64_t> sizes;  // shape
 
+  // Compares dtype and shape.
   bool operator==(const TensorSpec&) const = default;
 };
 
+// Dtypes and shapes of the tensors of an element. An element of a dataset is a list of tensors.
 using ElementSpec = std::vector<TensorSpec>;
 
+// Returns the specification of an element.
 ElementSpec spec_of(const std::vector<at::Tensor>& element);
-// "(float32[32, 4], int64[32])"
+// Returns a specification in readable form, as "(float32[32, 4], int64[32])".
 std::string to_string(const ElementSpec& spec);
 
-namespace internal {
-
-std::vector<at::Tensor> zeros(const ElementSpec& spec);
-// As a floating-point number: sizes that anybody may have sent overflow others.
-double bytes_of(const ElementSpec& spec);
-
-}  // namespace internal
 }  // namespace trireme

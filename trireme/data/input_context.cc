@@ -11,7 +11,7 @@ int64_t InputContext::get_per_replica_batch_size(int64_t global_batch_size) cons
   }
   throw Error(ErrorCode::kInvalidArgument,
               absl::StrCat("a global batch of ", global_batch_size, " cannot be divided among ",
-                           num_replicas_in_sync, " replicas; make it a multiple of them"));
+                           num_replicas_in_sync, " replicas; make it a multiple of that number"));
 }
 
 }  // namespace trireme

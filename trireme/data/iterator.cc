@@ -5,12 +5,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
-#include "trireme/capture/device_scope.h"
+#include "trireme/data/element.h"
+#include "trireme/function/draws.h"
 #include "trireme/function/function.h"
 
 namespace trireme {
 namespace {
 
+// Stands for an iterator on a worker. Gives examples, which have the dtypes and shapes of the
+// worker's elements, to the preparation of a step. Iterator rejects all other draws.
 class Placeholder : public internal::ElementSource {
  public:
   Placeholder(std::vector<internal::Element> examples, uint64_t resource)
@@ -29,15 +32,22 @@ class Placeholder : public internal::ElementSource {
 
 }  // namespace
 
-Iterator Iterator::placeholder(std::vector<internal::Element> examples, uint64_t resource) {
-  return Iterator(std::make_shared<Placeholder>(std::move(examples), resource));
+Iterator internal::Access<Iterator>::placeholder(std::vector<Element> examples, uint64_t resource) {
+  return make(std::make_shared<Placeholder>(std::move(examples), resource));
+}
+
+Iterator::Iterator(std::shared_ptr<internal::ElementSource> source) : source_(std::move(source)) {}
+
+at::Tensor Iterator::next() {
+  return take(1)[0];
 }
 
 std::optional<std::vector<at::Tensor>> Iterator::next_optional() {
   if (internal::is_inlined()) {
     throw Error(ErrorCode::kFailedPrecondition,
-                "next_optional() in a captured function: whether there is a next element would be "
-                "frozen. Use next(), and catch END_OF_DATA where the function is called",
+                "next_optional() was called in a captured function, which cannot depend on whether "
+                "there is another element; use next(), and catch END_OF_DATA where the function is "
+                "called",
                 {"", name()});
   }
   try {
@@ -48,24 +58,32 @@ std::optional<std::vector<at::Tensor>> Iterator::next_optional() {
   }
 }
 
+std::string Iterator::name() const {
+  return source_->name();
+}
+
 std::vector<at::Tensor> Iterator::take(size_t tensors) {
   if (source_->resource() != 0) {
-    throw Error(ErrorCode::kFailedPrecondition,
-                "it can only be passed to functions, which then draw from it there", {"", name()});
+    throw Error(
+        ErrorCode::kFailedPrecondition,
+        "it cannot be drawn from here; pass it to a function, which draws from it on the worker",
+        {"", name()});
   }
   internal::Element element = source_->draw();
   if (element.size() == tensors) return element;
   const std::string message =
-      absl::StrCat("its elements are ", to_string(spec_of(element)), ", not ", tensors,
-                   " tensors; draw them with next<", element.size(), ">()");
+      absl::StrCat("its elements are ", to_string(spec_of(element)), ", but ", tensors,
+                   " tensors were asked for; draw elements with next<", element.size(), ">()");
   source_->put_back(std::move(element));
   throw Error(ErrorCode::kInvalidArgument, message, {"", name()});
 }
 
 std::vector<at::Tensor> Iterator::draw() {
   if (source_->resource() == 0) return source_->draw();
-  throw Error(ErrorCode::kFailedPrecondition,
-              "it can only be passed to functions, which then draw from it there", {"", name()});
+  throw Error(
+      ErrorCode::kFailedPrecondition,
+      "it cannot be drawn from here; pass it to a function, which draws from it on the worker",
+      {"", name()});
 }
 
 }  // namespace trireme

@@ -15,6 +15,7 @@
 #include "trireme/base/status.h"
 #include "trireme/capture/device_scope.h"
 #include "trireme/data/dataset.h"
+#include "trireme/data/example_element.h"
 #include "trireme/exec/replay.h"
 #include "trireme/function/variable.h"
 #include "trireme/graph/plan.h"
@@ -36,7 +37,7 @@ int64_t value(const Variable& variable) {
   return variable.read().item<int64_t>();
 }
 
-TEST(Iterator, CopiesDrawFromOnePlace) {
+TEST(Iterator, CopiesShareOnePosition) {
   Iterator a = Dataset::range(3).iterator(), b = a;
   EXPECT_EQ(a.next().item<int64_t>(), 0);
   EXPECT_EQ(b.next().item<int64_t>(), 1);
@@ -55,7 +56,7 @@ TEST(Iterator, TheEndIsAnErrorThatSaysWhatToDo) {
   EXPECT_EQ(error_code(to_status(error_of([&] { numbers.next(); }))), ErrorCode::kEndOfData);
 }
 
-TEST(Iterator, AskedForTheWrongNumberOfTensorsItKeepsTheElement) {
+TEST(Iterator, KeepsTheElementIfAskedForTheWrongNumberOfTensors) {
   Iterator pairs = Dataset::from_tensors({at::arange(2), at::arange(2)}).iterator();
   const Error error = error_of([&] { pairs.next(); });
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
@@ -88,7 +89,7 @@ TEST(Iterator, ThreadsDrawEachElementOnce) {
   EXPECT_EQ(std::count(seen.begin(), seen.end(), true), kCount);
 }
 
-TEST(Iterator, IsNotDisturbedByScopesAroundIt) {
+TEST(Iterator, IgnoresDeviceScopes) {
   const Tensor rows = at::arange(12).view({2, 6}).t();
   const DeviceScope on("/job:ps/task:0");
   Iterator sums = Dataset::from_tensors({rows})
@@ -111,7 +112,7 @@ TEST(IteratorInFunction, DrawsInEachCall) {
   const Error error = error_of([&] { add(numbers); });
   EXPECT_EQ(error.code(), ErrorCode::kEndOfData);
   EXPECT_EQ(value(sum), 15);
-  // Another iterator over such elements needs no other graph.
+  // An iterator over other elements of the same shape uses the same graph.
   Iterator others = Dataset::range(100, 101).iterator();
   add(others);
   EXPECT_EQ(value(sum), 115);
@@ -131,13 +132,13 @@ TEST(IteratorInFunction, DrawsAsOftenAsTheBodyAsks) {
   EXPECT_EQ(f(numbers, 3).item<int64_t>(), 567);
   EXPECT_EQ(f.captures(), 3);
   EXPECT_EQ(error_of([&] { f(numbers, 3); }).code(), ErrorCode::kEndOfData);
-  EXPECT_EQ(f(numbers, 1).item<int64_t>(), 8) << "what was too little went back";
+  EXPECT_EQ(f(numbers, 1).item<int64_t>(), 8) << "the elements of the failed call were put back";
   EXPECT_EQ(numbers.next().item<int64_t>(), 9);
-  EXPECT_EQ(f(numbers, 0).item<int64_t>(), 0) << "it draws nothing, so that there is no end";
+  EXPECT_EQ(f(numbers, 0).item<int64_t>(), 0) << "it draws nothing, so the end does not matter";
   EXPECT_EQ(f.captures(), 3);
 }
 
-TEST(IteratorInFunction, SeveralIteratorsAmongOtherArguments) {
+TEST(IteratorInFunction, TakesSeveralIteratorsAmongOtherArguments) {
   auto f =
       function("f", [](Iterator& a, const Tensor& x, std::vector<Iterator>& more, Iterator& b) {
         const Tensor first = a.next();
@@ -153,13 +154,13 @@ TEST(IteratorInFunction, SeveralIteratorsAmongOtherArguments) {
   const auto [first, second] = f(a, x, more, b);
   EXPECT_EQ(first.item<int64_t>(), 234);
   EXPECT_TRUE(second.equal(at::zeros({2})));
-  // One iterator for two arguments: drawn from in the order in which the body asks.
+  // One iterator for two arguments is drawn from in the order in which the body asks.
   Iterator same = Dataset::range(1, 9).iterator();
   EXPECT_EQ(f(same, x, more, same).first.item<int64_t>(), 123);
   EXPECT_EQ(f.captures(), 2);
 }
 
-TEST(IteratorInFunction, ASmallerLastBatchIsAnotherSignature) {
+TEST(IteratorInFunction, CapturesASmallerLastBatchSeparately) {
   const Variable sum = number("sum");
   auto add = function("add", [&](Iterator& batches) { sum.assign_add(batches.next().sum()); });
   Iterator batches = Dataset::range(100).shuffle(100).batch(32).iterator();
@@ -169,7 +170,7 @@ TEST(IteratorInFunction, ASmallerLastBatchIsAnotherSignature) {
   EXPECT_EQ(add.captures(), 2);
 }
 
-TEST(IteratorInFunction, ShapesMayDecideHowManyAreDrawn) {
+TEST(IteratorInFunction, DrawsAsManyElementsAsTheirShapesRequire) {
   auto f = function("f", [](Iterator& batches) {
     Tensor rows = batches.next();
     while (rows.size(0) < 4) rows = at::cat({rows, batches.next()});
@@ -193,7 +194,7 @@ TEST(IteratorInFunction, CaptureAloneDrawsNothing) {
   EXPECT_EQ(f.captures(), 1);
 }
 
-TEST(IteratorInFunction, AFunctionThatIsRefusedGivesBackWhatItDrew) {
+TEST(IteratorInFunction, PutsElementsBackIfTheCaptureFails) {
   auto careless = function("careless", [](Iterator& numbers) {
     return numbers.next() * numbers.next().item<int64_t>();
   });
@@ -203,7 +204,7 @@ TEST(IteratorInFunction, AFunctionThatIsRefusedGivesBackWhatItDrew) {
   EXPECT_EQ(numbers.next().item<int64_t>(), 1);
 }
 
-TEST(IteratorInFunction, RefusesWhatWouldBeFrozen) {
+TEST(IteratorInFunction, RejectsDrawsThatWouldBeFrozen) {
   Iterator numbers = Dataset::range(3).iterator();
   auto outside = function("outside", [&] { return numbers.next() + 0; });
   EXPECT_THAT(error_of([&] { outside(); }).what(),
@@ -228,7 +229,7 @@ TEST(IteratorInFunction, RefusesWhatWouldBeFrozen) {
   EXPECT_EQ(endless.next().item<int64_t>(), 0);
 }
 
-TEST(IteratorInFunction, FunctionsInFunctionsDrawToo) {
+TEST(IteratorInFunction, NestedFunctionsDrawToo) {
   auto inner = function("inner", [](Iterator& numbers) { return numbers.next().mul(2); });
   auto outer = function("outer", [&](Iterator& numbers) {
     const Tensor first = inner(numbers);
@@ -239,7 +240,7 @@ TEST(IteratorInFunction, FunctionsInFunctionsDrawToo) {
   EXPECT_EQ(outer(numbers).item<int64_t>(), 10);
 }
 
-TEST(IteratorInFunction, EagerlyItIsAnIterator) {
+TEST(IteratorInFunction, WorksAsAnOrdinaryIteratorWhenRunEagerly) {
   auto f = function("f", [](Iterator& numbers) {
     const auto element = numbers.next_optional();
     return element ? (*element)[0] + 0 : at::ones({}, at::kLong).neg();
@@ -252,7 +253,7 @@ TEST(IteratorInFunction, EagerlyItIsAnIterator) {
   run_eagerly(false);
 }
 
-TEST(IteratorInFunction, ThreadsStepAtOnceAndDrawEachElementOnce) {
+TEST(IteratorInFunction, ConcurrentCallsDrawEachElementOnce) {
   auto twice = function("twice", [](Iterator& numbers) { return numbers.next() + numbers.next(); });
   Iterator numbers = Dataset::range(400).iterator();
   std::atomic<int64_t> sum = 0;
@@ -267,8 +268,8 @@ TEST(IteratorInFunction, ThreadsStepAtOnceAndDrawEachElementOnce) {
   EXPECT_EQ(sum, 400 * 399 / 2);
 }
 
-// What a coordinator does: the step is prepared here, and its elements are drawn elsewhere.
-TEST(IteratorPlaceholder, AStepTellsWhatToDrawWhere) {
+// Works as a coordinator does: the step is prepared here, and its elements are drawn on a worker.
+TEST(IteratorPlaceholder, APreparedStepListsItsDraws) {
   const Dataset dataset =
       Dataset::from_tensors({at::arange(12).view({6, 2}), at::arange(6)}).batch(2);
   auto f = function("f", [](const Tensor& scale, Iterator& batches, Iterator& numbers) {
@@ -277,9 +278,9 @@ TEST(IteratorPlaceholder, AStepTellsWhatToDrawWhere) {
     return ((x + u).sum(1) + y + v) * scale + numbers.next();
   });
   Iterator here = Dataset::range(7, 9).iterator();
-  const auto step =
-      f.prepare(at::ones({}, at::kLong),
-                Iterator::placeholder({internal::zeros(dataset.element_spec())}, 42), here);
+  const auto step = internal::Access<decltype(f)>::prepare(
+      f, at::ones({}, at::kLong),
+      internal::Access<Iterator>::placeholder({internal::zeros(dataset.element_spec())}, 42), here);
   ASSERT_EQ(step->draws.size(), 2u);
   const internal::Draw &there = step->draws[0], &local = step->draws[1];
   EXPECT_THAT((std::vector<uint64_t>{there.argument, there.resource, there.elements, there.tensors,
@@ -292,35 +293,37 @@ TEST(IteratorPlaceholder, AStepTellsWhatToDrawWhere) {
   EXPECT_TRUE(step->inputs[1].equal(at::zeros({2, 2}, at::kLong))) << "an example";
   EXPECT_EQ(step->inputs[5].item<int64_t>(), 7) << "drawn here";
 
-  // On the worker.
+  // Draws and runs as the worker does.
   std::vector<Tensor> inputs = step->inputs;
   Iterator resource = dataset.iterator();
   for (size_t i = 0; i < there.elements; ++i) {
-    const auto element = resource.source()->draw();
+    const auto element = internal::Access<Iterator>::source(resource)->draw();
     std::copy(element.begin(), element.end(),
               inputs.begin() + there.first_input + i * there.tensors);
   }
   const auto outputs =
       value_or_throw(internal::replay(*step->plan, inputs, /*variables=*/{}, at::Generator()));
-  const Tensor result = decltype(f)::assemble(*step, outputs);
+  const Tensor result = internal::assemble<Tensor>(step->shape.get(), outputs);
   // Rows 0 and 1, 2 and 3: sums 1 + 9, 5 + 13; y 0 + 2, 1 + 3; and 7.
   EXPECT_EQ(result[0].item<int64_t>(), 19);
   EXPECT_EQ(result[1].item<int64_t>(), 29);
 
-  // Drawn here such elements need no other graph.
+  // The same graph serves elements that are drawn here.
   Iterator batches = dataset.iterator();
   EXPECT_EQ(f(at::ones({}, at::kLong), batches, here)[0].item<int64_t>(), 20);
   EXPECT_EQ(f.captures(), 1);
 }
 
 TEST(IteratorPlaceholder, CannotBeDrawnFromHere) {
-  Iterator there = Iterator::placeholder({internal::zeros(Dataset::range(3).element_spec())}, 42);
+  Iterator there = internal::Access<Iterator>::placeholder(
+      {internal::zeros(Dataset::range(3).element_spec())}, 42);
   EXPECT_THAT(error_of([&] { there.next(); }).what(), HasSubstr("iterator 42 on a worker"));
   EXPECT_THAT(error_of([&] { there.next_optional(); }).what(), HasSubstr("iterator 42"));
   auto f = function("f", [](Iterator& numbers) { return numbers.next() + 1; });
   EXPECT_THAT(error_of([&] { f(there); }).what(),
               AllOf(HasSubstr("function 'f'"), HasSubstr("iterator 42 on a worker")));
-  const auto first = f.prepare(there), second = f.prepare(there);
+  using Steps = internal::Access<decltype(f)>;
+  const auto first = Steps::prepare(f, there), second = Steps::prepare(f, there);
   EXPECT_EQ(f.captures(), 1);
   EXPECT_EQ(second->step, first->step + 1);
 }

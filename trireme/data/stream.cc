@@ -16,9 +16,20 @@
 #include "trireme/base/status.h"
 #include "trireme/exec/random.h"
 #include "trireme/exec/replay.h"
+#include "trireme/exec/step_generator.h"
 
-// Up to the first batch or map, elements are rows of the source, and what passes through the steps
-// are their numbers: shuffling moves numbers, and a batch is one view or one gather.
+// A stream pulls: next() of a step draws from the stream of the step before it, as often as it
+// needs to. Streams are opened from the last step back to the source.
+//
+// Up to the first batch or map, elements are rows of the source, and only their numbers pass
+// through the steps (Stream<Row>). So a shuffle moves numbers, and a batch is a single view of the
+// source, if its rows are consecutive, or a single gather. After that, elements pass through the
+// steps (Stream<Element>). Shuffle, repeat, take and skip work on both and are templates.
+//
+// Random decisions follow from seeds alone. A stream is opened with a key, which is the seed of the
+// iterator, combined with the number of the repetition by each repeat() above. A shuffle or map
+// combines the key with its own seed. So each repetition is shuffled differently, and a second
+// iterator with the same seed repeats all of them.
 namespace trireme::internal {
 namespace {
 
@@ -26,7 +37,8 @@ using Row = int64_t;
 template <typename T>
 using Next = absl::StatusOr<std::optional<T>>;
 
-// `key` tells this repetition from others, and decides with the steps' seeds what is random.
+// Opens the stream of a step. `key` differs for each repetition and decides, together with the
+// seeds of the steps, what is random.
 template <typename T>
 std::unique_ptr<Stream<T>> open(const DatasetStepPtr& step, uint64_t key);
 
@@ -50,6 +62,7 @@ bool are_consecutive(const std::vector<Row>& rows) {
   return true;
 }
 
+// Returns a batch of rows of the source. Rows that are consecutive are not copied.
 Element batch_of(const DatasetStep& source, std::vector<Row>& rows) {
   const auto size = static_cast<int64_t>(rows.size());
   if (source.def.has_range()) {
@@ -68,7 +81,7 @@ Element batch_of(const DatasetStep& source, std::vector<Row>& rows) {
   return batch;
 }
 
-// The rows of a source, by number.
+// Gives the row numbers of a source.
 class Rows : public Stream<Row> {
  public:
   explicit Rows(int64_t count) : count_(count) {}
@@ -80,6 +93,7 @@ class Rows : public Stream<Row> {
   Row next_ = 0;
 };
 
+// Gives the rows with the numbers that it draws.
 class RowElements : public Stream<Element> {
  public:
   RowElements(DatasetStepPtr source, std::unique_ptr<Stream<Row>> rows)
@@ -95,7 +109,8 @@ class RowElements : public Stream<Element> {
   const std::unique_ptr<Stream<Row>> rows_;
 };
 
-// Takes up to `size` items; none of them if they are fewer and the remainder is to be dropped.
+// Draws the items of a batch. Returns fewer than its size at the end of the input, and none if the
+// remainder is to be dropped.
 template <typename T>
 absl::StatusOr<std::vector<T>> take_batch(Stream<T>& input,
                                           const proto::DatasetStep::Batch& batch) {
@@ -111,6 +126,7 @@ absl::StatusOr<std::vector<T>> take_batch(Stream<T>& input,
   return items;
 }
 
+// Batches rows by their numbers.
 class RowBatches : public Stream<Element> {
  public:
   RowBatches(DatasetStepPtr step, DatasetStepPtr source, std::unique_ptr<Stream<Row>> rows)
@@ -127,6 +143,7 @@ class RowBatches : public Stream<Element> {
   const std::unique_ptr<Stream<Row>> rows_;
 };
 
+// Batches elements that are not rows of the source.
 class Batches : public Stream<Element> {
  public:
   Batches(DatasetStepPtr step, std::unique_ptr<Stream<Element>> input)
@@ -149,7 +166,7 @@ class Batches : public Stream<Element> {
   const std::unique_ptr<Stream<Element>> input_;
 };
 
-// Runs the graph that was captured for elements of such a shape.
+// Runs the graph of a map on each element. There is one graph for each shape of the input.
 class Mapped : public Stream<Element> {
  public:
   Mapped(DatasetStepPtr step, std::unique_ptr<Stream<Element>> input, uint64_t key)
@@ -168,11 +185,12 @@ class Mapped : public Stream<Element> {
     options.tuner = &tuners_[plan];
     TRIREME_ASSIGN_OR_RETURN(Element mapped,
                              replay(*plan, *element, {}, std::move(generator), options));
-    // The steps after this one rely on what its graph says of shapes, and on usual strides.
+    // The steps after this one rely on the shapes that the graph declares and on contiguous memory.
+    // The graph may come from a peer, so its results are compared with the declaration.
     const ElementSpec spec = spec_of(mapped);
     if (std::find(step_->specs.begin(), step_->specs.end(), spec) == step_->specs.end()) {
-      return wrong(absl::StrCat("it makes elements ", to_string(spec),
-                                ", which is not what its graph says"));
+      return map_error(absl::StrCat("its function returned ", to_string(spec),
+                                    ", which differs from the types that its graph declares"));
     }
     for (at::Tensor& tensor : mapped) tensor = tensor.contiguous();
     return mapped;
@@ -182,11 +200,12 @@ class Mapped : public Stream<Element> {
   absl::StatusOr<const Plan*> plan_for(const ElementSpec& spec) const {
     const auto& specs = step_->input->specs;
     const auto found = std::find(specs.begin(), specs.end(), spec);
-    if (found == specs.end()) return wrong(absl::StrCat("it has no graph for ", to_string(spec)));
+    if (found == specs.end())
+      return map_error(absl::StrCat("it has no graph for ", to_string(spec)));
     return step_->plans[found - specs.begin()].get();
   }
 
-  absl::Status wrong(std::string message) const {
+  absl::Status map_error(std::string message) const {
     return make_status(ErrorCode::kInvalidArgument, std::move(message),
                        {"", absl::StrCat("dataset step ", step_->number, " 'map'")});
   }
@@ -194,17 +213,17 @@ class Mapped : public Stream<Element> {
   const DatasetStepPtr step_;
   const std::unique_ptr<Stream<Element>> input_;
   const uint64_t seed_;
-  uint64_t number_ = 0;
+  uint64_t number_ = 0;  // number of the next element; seeds its random numbers
   std::map<const Plan*, BranchTuner> tuners_;
 };
 
-// Holds some items and gives any of them.
+// Keeps a buffer of items full, as long as the input has any, and gives a random one of them.
 template <typename T>
 class Shuffled : public Stream<T> {
  public:
   Shuffled(const DatasetStep& step, uint64_t key)
       : size_(step.def.shuffle().buffer()),
-        // Shuffles of one seed that follow each other must not undo each other.
+        // The number of the step makes two shuffles with the same seed independent of each other.
         random_(step_seed(step_seed(step.def.shuffle().seed(), step.number), key)),
         input_(open<T>(step.input, key)) {}
 
@@ -229,7 +248,7 @@ class Shuffled : public Stream<T> {
   bool ended_ = false;
 };
 
-// Opens its input anew for each repetition, with a key of its own.
+// Opens its input again for each repetition, with a key for that repetition.
 template <typename T>
 class Repeated : public Stream<T> {
  public:
@@ -247,7 +266,7 @@ class Repeated : public Stream<T> {
       TRIREME_ASSIGN_OR_RETURN(std::optional<T> item, input_->next());
       if (item) return item;
       input_.reset();
-      ended_ = fresh;  // nothing can be repeated for ever
+      ended_ = fresh;  // an empty input would be repeated for ever without giving an item
     }
     return std::nullopt;
   }
@@ -260,6 +279,7 @@ class Repeated : public Stream<T> {
   bool ended_ = false;
 };
 
+// Gives the first items.
 template <typename T>
 class Taken : public Stream<T> {
  public:
@@ -276,6 +296,7 @@ class Taken : public Stream<T> {
   const std::unique_ptr<Stream<T>> input_;
 };
 
+// Gives all items but the first ones, which it draws and drops when it is first asked.
 template <typename T>
 class Skipped : public Stream<T> {
  public:
@@ -295,9 +316,9 @@ class Skipped : public Stream<T> {
   const std::unique_ptr<Stream<T>> input_;
 };
 
-// The steps that pass on what they get, be it elements or numbers of rows.
+// Opens the stream of a step that passes its items on unchanged, be they elements or row numbers.
 template <typename T>
-std::unique_ptr<Stream<T>> open_passing(const DatasetStepPtr& step, uint64_t key) {
+std::unique_ptr<Stream<T>> open_pass_through(const DatasetStepPtr& step, uint64_t key) {
   const proto::DatasetStep& def = step->def;
   if (def.has_shuffle()) return std::make_unique<Shuffled<T>>(*step, key);
   if (def.has_repeat()) return std::make_unique<Repeated<T>>(step, key);
@@ -309,7 +330,7 @@ std::unique_ptr<Stream<T>> open_passing(const DatasetStepPtr& step, uint64_t key
 template <>
 std::unique_ptr<Stream<Row>> open<Row>(const DatasetStepPtr& step, uint64_t key) {
   if (step->input == nullptr) return std::make_unique<Rows>(step->count);
-  return open_passing<Row>(step, key);
+  return open_pass_through<Row>(step, key);
 }
 
 DatasetStepPtr source_of(DatasetStepPtr step) {
@@ -319,8 +340,9 @@ DatasetStepPtr source_of(DatasetStepPtr step) {
 
 template <>
 std::unique_ptr<Stream<Element>> open<Element>(const DatasetStepPtr& step, uint64_t key) {
-  if (step->rows) return std::make_unique<RowElements>(source_of(step), open<Row>(step, key));
-  if (step->def.has_batch() && step->input->rows) {
+  if (step->yields_rows)
+    return std::make_unique<RowElements>(source_of(step), open<Row>(step, key));
+  if (step->def.has_batch() && step->input->yields_rows) {
     return std::make_unique<RowBatches>(step, source_of(step), open<Row>(step->input, key));
   }
   if (step->def.has_batch()) {
@@ -329,7 +351,7 @@ std::unique_ptr<Stream<Element>> open<Element>(const DatasetStepPtr& step, uint6
   if (step->def.has_map()) {
     return std::make_unique<Mapped>(step, open<Element>(step->input, key), key);
   }
-  return open_passing<Element>(step, key);
+  return open_pass_through<Element>(step, key);
 }
 
 }  // namespace

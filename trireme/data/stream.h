@@ -15,11 +15,12 @@ template <typename T>
 class Stream {
  public:
   virtual ~Stream() = default;
-  // Nothing at the end, and from then on. May throw what LibTorch throws.
+  // Returns the next item, or nullopt at the end and in every call after it. May throw exceptions
+  // of LibTorch.
   virtual absl::StatusOr<std::optional<T>> next() = 0;
 };
 
-// From the beginning. Streams of one seed give the same.
+// Opens a stream at the first element of a step. Streams with the same seed give the same elements.
 std::unique_ptr<Stream<Element>> open_stream(const DatasetStepPtr& step, uint64_t seed);
 
 }  // namespace trireme::internal

@@ -1,3 +1,19 @@
+// Branches in three stages.
+//
+// Scheduling. dependencies() finds the nodes that each node must wait for: the makers of its
+// arguments, the last fence, and for a random operator the random operator before it.
+// assign_lanes() is list scheduling in captured order: each node goes to the lane on which it can
+// start first, given the measured times and the cost of handing a value from one thread to another.
+// Fences and random operators always go to lane 0. add_waits() turns dependencies between lanes
+// into waits, and leaves out those that an earlier wait of the lane already covers.
+//
+// Running. Each lane counts its finished steps in an atomic of Progress. A lane waits for another
+// by waiting for its count: it spins for a moment, since most waits are short, and then sleeps on
+// the atomic. A lane that stops, at its end or on a failure, sets its count to kEnded, so that no
+// lane waits for it forever.
+//
+// Failing. Lanes skip the steps after the first failed node in captured order and finish the ones
+// before it. So the error is the one that captured order would have met.
 #include "trireme/exec/branches.h"
 
 #include <ATen/Parallel.h>
@@ -16,12 +32,13 @@
 namespace trireme::internal {
 namespace {
 
-// What it costs when a lane needs what another has just made. Measured between two cores; also
+// Time until a lane sees a result that another lane has just made, measured between two cores. Also
 // keeps graphs of tiny operators in one lane.
 constexpr double kHandOverSeconds = 5e-6;
-constexpr double kWakeUpSeconds = 30e-6;
-constexpr uint32_t kEnded = std::numeric_limits<uint32_t>::max();
+constexpr double kWakeUpSeconds = 30e-6;  // time until a helper thread starts
+constexpr uint32_t kEnded = std::numeric_limits<uint32_t>::max();  // count of a lane that stopped
 
+// Calls `visit` with each value that a node uses.
 template <typename Visit>
 void for_each_value_of(const NodePlan& node, const Visit& visit) {
   for (const ArgumentPlan& argument : node.arguments) {
@@ -32,7 +49,7 @@ void for_each_value_of(const NodePlan& node, const Visit& visit) {
   }
 }
 
-// The nodes that each node waits for, fences included.
+// Returns the nodes that each node must wait for, fences included.
 std::vector<std::vector<uint32_t>> dependencies(const Plan& plan) {
   const size_t values = plan.graph->def.values_size();
   std::vector<int64_t> maker(values, -1);
@@ -41,6 +58,7 @@ std::vector<std::vector<uint32_t>> dependencies(const Plan& plan) {
   for (uint32_t i = 0; i < plan.nodes.size(); ++i) {
     const NodePlan& node = plan.nodes[i];
     if (node.writes) {
+      // A fence waits for everything since the last fence, which has waited for the rest.
       for (uint32_t before = fence < 0 ? 0 : fence; before < i; ++before)
         needs[i].push_back(before);
       fence = i;
@@ -62,16 +80,16 @@ std::vector<std::vector<uint32_t>> dependencies(const Plan& plan) {
   return needs;
 }
 
-struct Placement {
-  std::vector<int> lane;
-  std::vector<uint32_t> position;  // in its lane
-  double end = 0;
+struct LaneAssignment {
+  std::vector<int> lane;           // lane of each node
+  std::vector<uint32_t> position;  // position of each node in its lane
+  double end = 0;                  // predicted time at which the last node is finished
 };
 
-// In captured order, each node goes where it can begin first.
-Placement place(const Plan& plan, const std::vector<std::vector<uint32_t>>& needs,
-                const std::vector<double>& seconds, int lanes) {
-  Placement placement{std::vector<int>(needs.size()), std::vector<uint32_t>(needs.size())};
+// Assigns each node, in captured order, to the lane on which it can start first.
+LaneAssignment assign_lanes(const Plan& plan, const std::vector<std::vector<uint32_t>>& needs,
+                            const std::vector<double>& seconds, int lanes) {
+  LaneAssignment placement{std::vector<int>(needs.size()), std::vector<uint32_t>(needs.size())};
   std::vector<double> end(needs.size()), free_at(lanes, kWakeUpSeconds);
   std::vector<uint32_t> length(lanes, 0);
   free_at[0] = 0;
@@ -95,9 +113,10 @@ Placement place(const Plan& plan, const std::vector<std::vector<uint32_t>>& need
   return placement;
 }
 
-void add_waits(const std::vector<std::vector<uint32_t>>& needs, const Placement& placement,
+// Sets the waits of all steps.
+void add_waits(const std::vector<std::vector<uint32_t>>& needs, const LaneAssignment& placement,
                BranchSchedule& schedule) {
-  // What each lane knows already to have ended in the others.
+  // known[a][b] is the number of steps of lane b that lane a has already waited for.
   const size_t lanes = schedule.lanes.size();
   std::vector<std::vector<uint32_t>> known(lanes, std::vector<uint32_t>(lanes, 0));
   for (size_t i = 0; i < needs.size(); ++i) {
@@ -115,7 +134,10 @@ void add_waits(const std::vector<std::vector<uint32_t>>& needs, const Placement&
   }
 }
 
-void add_frees(const Plan& plan, const Placement& placement, BranchSchedule& schedule) {
+// Decides which steps release values. A value that only one lane uses is released by the last step
+// that uses it. If several lanes use it, the lane that reaches its last use last releases it, which
+// is known only at run time. Values that the plan does not release are skipped.
+void add_frees(const Plan& plan, const LaneAssignment& placement, BranchSchedule& schedule) {
   const size_t values = plan.graph->def.values_size();
   std::vector<bool> freed(values, false);
   std::vector<std::vector<int64_t>> last_in_lane(schedule.lanes.size(),
@@ -128,7 +150,7 @@ void add_frees(const Plan& plan, const Placement& placement, BranchSchedule& sch
     for (uint32_t value : node.free_after) freed[value] = true;
     for_each_value_of(node, [&](uint32_t value) { last_in_lane[placement.lane[i]][value] = i; });
   }
-  schedule.released_by.assign(values, 0);
+  schedule.release_count.assign(values, 0);
   for (size_t value = 0; value < values; ++value) {
     if (!freed[value]) continue;
     std::vector<int64_t> last;
@@ -139,12 +161,12 @@ void add_frees(const Plan& plan, const Placement& placement, BranchSchedule& sch
       BranchStep& step = schedule.lanes[placement.lane[node]][placement.position[node]];
       (last.size() == 1 ? step.frees : step.releases).push_back(value);
     }
-    if (last.size() > 1) schedule.released_by[value] = last.size();
+    if (last.size() > 1) schedule.release_count[value] = last.size();
   }
 }
 
 // The helper threads of the process, for one run at a time. Never destroyed: threads may still run
-// when static objects go.
+// when static objects are destroyed.
 class Helpers {
  public:
   static Helpers& get() {
@@ -152,30 +174,32 @@ class Helpers {
     return *helpers;
   }
 
-  bool try_take() { return !taken_.exchange(true, std::memory_order_acquire); }
-  void give_back() { taken_.store(false, std::memory_order_release); }
+  // Returns true if the caller now has the helpers; it must release() them.
+  bool try_acquire() { return !taken_.exchange(true, std::memory_order_acquire); }
+  void release() { taken_.store(false, std::memory_order_release); }
 
-  // Only by who has taken them.
+  // Starts work_of(i) on helper i. The caller must have acquired the helpers.
   void submit(int helpers, const std::function<Work(int)>& work_of) {
     while (static_cast<int>(threads_.size()) < helpers) threads_.emplace_back("branch", 1);
     for (int i = 0; i < helpers; ++i) threads_[i].submit(work_of(i));
   }
 
  private:
-  std::atomic<bool> taken_ = false;
-  std::deque<ThreadPool> threads_;
+  std::atomic<bool> taken_ = false;  // true while a run has the helpers
+  std::deque<ThreadPool> threads_;   // one thread each; guarded by taken_
 };
 
-// What the lanes of one run share. Held by each of them, since a lane that wakes the others may be
-// the last to touch it.
+// The state that the lanes of one run share. Each lane holds a reference, since a helper may still
+// be inside of notify_all() when lane 0 has seen its count and returned.
 struct Progress {
   explicit Progress(size_t lanes) : ended(lanes) {}
 
-  std::vector<std::atomic<uint32_t>> ended;  // per lane, how many steps; kEnded after the last
-  std::atomic<uint32_t> failed_at = kEnded;  // the first node that failed
+  std::vector<std::atomic<uint32_t>> ended;  // finished steps of each lane; kEnded once it stopped
+  std::atomic<uint32_t> failed_at = kEnded;  // the first node, in captured order, that failed
   Mutex mutex;
-  absl::Status status ABSL_GUARDED_BY(mutex);
+  absl::Status status ABSL_GUARDED_BY(mutex);  // the error of that node
 
+  // Records a failure, unless an earlier node has failed as well.
   void fail(uint32_t node, absl::Status why) {
     MutexLock lock(mutex);
     if (node >= failed_at) return;
@@ -183,8 +207,9 @@ struct Progress {
     status = std::move(why);
   }
 
+  // Blocks until a lane has finished `count` steps or has stopped.
   void wait(int lane, uint32_t count) {
-    constexpr int kSpins = 2000;  // some 20 microseconds: less than a thread needs to fall asleep
+    constexpr int kSpins = 2000;  // about 20 microseconds, less than it takes to sleep and wake up
     uint32_t now = ended[lane].load(std::memory_order_acquire);
     for (int i = 0; now < count && i < kSpins; ++i) {
 #if defined(__x86_64__)
@@ -197,6 +222,7 @@ struct Progress {
     }
   }
 
+  // Publishes the number of finished steps and wakes the lanes that wait for it.
   void advance(int lane, uint32_t count) {
     ended[lane].store(count, std::memory_order_release);
     ended[lane].notify_all();
@@ -208,7 +234,7 @@ void run_lane(const BranchSchedule& schedule, int lane, Progress& progress,
   uint32_t count = 0;
   for (const BranchStep& step : schedule.lanes[lane]) {
     for (const auto& [other, ended] : step.waits) progress.wait(other, ended);
-    // What comes before a failure in captured order still runs, since it may fail too.
+    // Steps before the failed node in captured order still run, since one of them may fail too.
     if (progress.failed_at < step.node) break;
     absl::Status status = run_step(lane, step);
     if (!status.ok()) {
@@ -224,7 +250,7 @@ void run_lane(const BranchSchedule& schedule, int lane, Progress& progress,
 
 BranchSchedule schedule_branches(const Plan& plan, const std::vector<double>& seconds, int lanes) {
   const auto needs = dependencies(plan);
-  const Placement placement = place(plan, needs, seconds, lanes);
+  const LaneAssignment placement = assign_lanes(plan, needs, seconds, lanes);
   BranchSchedule schedule;
   schedule.lanes.resize(lanes);
   for (uint32_t i = 0; i < plan.nodes.size(); ++i) {
@@ -241,10 +267,11 @@ bool run_branches(const BranchSchedule& schedule,
                   const std::function<absl::Status(int, const BranchStep&)>& run_step,
                   absl::Status* status) {
   Helpers& helpers = Helpers::get();
-  if (!helpers.try_take()) return false;
+  if (!helpers.try_acquire()) return false;
   const auto progress = std::make_shared<Progress>(schedule.lanes.size());
   const int helper_count = static_cast<int>(schedule.lanes.size()) - 1;
-  // An operator must see the same thread count on every lane: it decides how sums are split.
+  // An operator must see the same thread count on every lane, because the count decides how sums
+  // are split and thereby rounded.
   const int threads = at::get_num_threads();
   const at::ThreadLocalState state;
   helpers.submit(helper_count, [&](int helper) {
@@ -256,7 +283,7 @@ bool run_branches(const BranchSchedule& schedule,
   });
   run_lane(schedule, 0, *progress, run_step);
   for (int helper = 0; helper < helper_count; ++helper) progress->wait(helper + 1, kEnded);
-  helpers.give_back();
+  helpers.release();
   MutexLock lock(progress->mutex);
   *status = progress->status;
   return true;

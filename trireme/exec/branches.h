@@ -7,38 +7,47 @@
 
 #include "absl/status/status.h"
 
-// Branches of a graph that run at once. A lane is a thread of a run: lane 0 is the thread that
-// asked for it, the others are helpers. Each lane has its operators in captured order and waits
-// where it needs what another lane makes.
+// Runs independent branches of a graph at the same time. A lane is one thread of a run: lane 0 is
+// the thread that called run_branches(), the others are helpers. Each lane runs its operators in
+// captured order and waits where it needs a result of another lane.
 //
-// An operator that writes in place is a fence: all before it has ended, and nothing after it has
-// begun. So no operator ever runs beside a write, whatever shares memory with what, and the result
-// is bit for bit that of the captured order. Random operators stay on lane 0, in order.
+// An operator that writes in place is a fence: everything before it has finished when it starts,
+// and nothing after it starts before it has finished. So no operator ever runs at the same time as
+// a write, whichever tensors share memory, and the result is the same to the last bit as in
+// captured order. Random operators stay on lane 0, in order.
 namespace trireme::internal {
 
 struct Plan;
 
+// One operator in a lane.
 struct BranchStep {
   uint32_t node;
-  // Other lanes, and how many of their steps must have ended.
+  // Lanes to wait for, with the number of their steps that must have finished.
   std::vector<std::pair<int, uint32_t>> waits;
-  std::vector<uint32_t> frees;     // values that no step after this one uses
-  std::vector<uint32_t> releases;  // values that other lanes use too: the last of them frees
+  std::vector<uint32_t> frees;  // values to release after the step, which only this lane uses
+  // Values of which this is the lane's last use, while other lanes use them too. The last lane to
+  // get here releases the value.
+  std::vector<uint32_t> releases;
 };
 
+// The operators of a plan, distributed over lanes. Immutable once made, so that many runs may share
+// it.
 struct BranchSchedule {
   std::vector<std::vector<BranchStep>> lanes;
-  std::vector<uint32_t> released_by;  // per value, how many lanes release it
-  double serial_seconds = 0;          // in captured order, as measured
-  double seconds = 0;                 // in branches, as predicted
+  std::vector<uint32_t> release_count;  // for each value, the number of lanes with it in `releases`
+  double serial_seconds = 0;            // measured time in captured order
+  double seconds = 0;                   // predicted time in branches
 };
 
-// `seconds` has the cost of each of the plan's nodes.
+// Distributes the nodes of a plan over `lanes` lanes. `seconds` has the time of each node.
 BranchSchedule schedule_branches(const Plan& plan, const std::vector<double>& seconds, int lanes);
 
-// Runs every step of the schedule once. If steps fail, the error is that of the first in captured
-// order, as if they had run in that order. False, with nothing run, when another run has the
-// helpers: its cores are not idle then.
+// Runs every step of the schedule once, by calling `run_step` from the lanes' threads. Blocks until
+// all lanes are done, and sets `status`. If several steps fail, the error is that of the first one
+// in captured order, as if they had run in that order.
+//
+// Returns false without running anything if another run has the helper threads: there are no idle
+// cores then.
 bool run_branches(const BranchSchedule& schedule,
                   const std::function<absl::Status(int lane, const BranchStep&)>& run_step,
                   absl::Status* status);

@@ -31,7 +31,7 @@ namespace trireme::internal {
 
 void warm_up_mkl() {
   [[maybe_unused]] static const bool done = [] {
-    // Not part of a step that is being captured, if there is one.
+    // These calls must not become part of a step that is being captured.
     const c10::impl::ExcludeDispatchKeyGuard unrecorded(kCaptureKey);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     using Function = at::Tensor (*)(const at::Tensor&);

@@ -1,3 +1,10 @@
+// Runs one node: pushes its arguments, checks them, calls the operator and stores its results.
+//
+// The graph may come from an untrusted peer, so nothing about the arguments is taken for granted.
+// Compiling has checked types and order. What can only be known at run time is checked here before
+// every call: sparse indices, undefined tensors, and the rules of the operator (call_rules.h).
+// Afterwards, results are trimmed and uninitialized memory is cleared, so that a graph cannot read
+// what the process computed for others.
 #include "trireme/exec/node_runner.h"
 
 #include <ATen/ops/alias.h>
@@ -8,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/exec/mkl_warm_up.h"
-#include "trireme/exec/random.h"
+#include "trireme/exec/step_generator.h"
 #include "trireme/graph/describe_node.h"
 #include "trireme/graph/guards.h"
 
@@ -20,15 +27,15 @@ using Kind = ArgumentPlan::Kind;
 absl::Status check_count(const char* what, size_t expected, size_t given) {
   if (expected == given) return absl::OkStatus();
   return make_status(ErrorCode::kInvalidArgument,
-                     absl::StrCat("the graph takes ", expected, " ", what, " and got ", given));
+                     absl::StrCat("the graph takes ", expected, " ", what, ", but got ", given));
 }
 
 void guard_layout(const at::Tensor& tensor) {
   if (tensor.defined() && tensor.layout() != at::kStrided) guard_sparse(tensor);
 }
 
-// Memory that was used before holds what others computed. All of it is cleared: elements that the
-// result's strides leave out can be seen through another view.
+// Zeroes the results of `empty` and its variants, whose memory may hold what others computed. The
+// whole storage is zeroed: another view can show the elements that the result's strides skip.
 void clear(torch::jit::Stack& results) {
   for (c10::IValue& result : results) {
     if (!result.isTensor()) continue;
@@ -74,7 +81,7 @@ void NodeRunner::execute(const NodePlan& node, torch::jit::Stack& stack, bool in
   call(node, stack);
   trim_results(node.rules, stack);
   if (node.makes_uninitialized) clear(stack);
-  take_results(node, stack);
+  store_results(node, stack);
   stack.clear();
   if (!in_order) return;
   for (uint32_t value : node.free_after) values_[value] = c10::IValue();
@@ -125,6 +132,8 @@ void NodeRunner::push(const ArgumentPlan& argument, torch::jit::Stack& stack, bo
 }
 
 void NodeRunner::call(const NodePlan& node, torch::jit::Stack& stack) {
+  // An operator without a generator argument draws from the process's default generator, which
+  // continues the step's stream during the call.
   if (node.random && !node.has_generator) {
     BorrowDefaultGenerator borrow(generator_);
     node.op.callBoxed(stack);
@@ -133,21 +142,21 @@ void NodeRunner::call(const NodePlan& node, torch::jit::Stack& stack) {
   }
 }
 
-void NodeRunner::take_results(const NodePlan& node, torch::jit::Stack& stack) {
+void NodeRunner::store_results(const NodePlan& node, torch::jit::Stack& stack) {
   for (size_t i = 0; i < node.results.size(); ++i) {
     const NodePlan::Result& result = node.results[i];
     if (result.value >= 0) {
       values_[result.value] = std::move(stack[i]);
     } else if (!result.list.empty()) {
-      take_list(result, stack[i].toTensorVector());
+      store_list(result, stack[i].toTensorVector());
     }
   }
 }
 
-void NodeRunner::take_list(const NodePlan::Result& result, std::vector<at::Tensor> tensors) {
+void NodeRunner::store_list(const NodePlan::Result& result, std::vector<at::Tensor> tensors) {
   if (tensors.size() != result.list.size()) {
-    throw Error(ErrorCode::kInternal, absl::StrCat("gave ", tensors.size(), " tensors and ",
-                                                   result.list.size(), " when capturing"));
+    throw Error(ErrorCode::kInternal, absl::StrCat("it returned ", tensors.size(), " tensors, but ",
+                                                   result.list.size(), " when it was captured"));
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (result.list[i] >= 0) values_[result.list[i]] = std::move(tensors[i]);
@@ -171,7 +180,7 @@ Origin NodeRunner::origin() const {
   return {"", absl::StrCat("graph '", plan_.graph->def.name(), "'")};
 }
 
-absl::Status NodeRunner::failed(size_t node) const {
+absl::Status NodeRunner::current_exception_as_status(size_t node) const {
   std::string why;
   ErrorCode code = ErrorCode::kInternal;
   try {

@@ -13,38 +13,48 @@
 
 namespace trireme::internal {
 
-// The values of one run of a plan, and how one of its nodes is run on them. Who runs which node
-// when is decided by its users: replay() runs a whole graph, a PartRun the part of one task.
+// Holds the values of one run of a plan and runs single nodes on them. Its users decide which node
+// runs when: replay() runs a whole graph, a PartRun the part of one task.
+//
+// Several threads may run different nodes at once if no thread uses a value while another thread
+// stores or releases it; a BranchSchedule guarantees that. The plan must outlive the runner.
 class NodeRunner {
  public:
   NodeRunner(const Plan& plan, at::Generator generator);
 
+  // Sets the values of inputs, variables and constants. Copies the constants that the graph writes
+  // to. Fails if the number of inputs or variables is wrong.
   absl::Status bind(const std::vector<at::Tensor>& inputs,
                     const std::vector<at::Tensor>& variables);
 
-  // Leaves the stack empty. In captured order, the last use of a value takes it out of the table.
+  // Runs one node; throws what its operator throws. `stack` is scratch space and empty afterwards.
+  // With `in_order`, nodes run in captured order, and values are released at their last use;
+  // otherwise the caller releases them.
   void execute(const NodePlan& node, torch::jit::Stack& stack, bool in_order);
 
-  // The outputs, after all nodes. Those that share memory with variables or constants are copied.
+  // Return one output, or all of them. Must be called after all nodes have run. Outputs that share
+  // memory with variables or constants are copied.
   at::Tensor output(size_t index) const;
   std::vector<at::Tensor> outputs() const;
 
   c10::IValue& value(int64_t number) { return values_[number]; }
   at::Generator& generator() { return generator_; }
 
+  // Returns the origin of errors of this run: its graph.
   Origin origin() const;
-  // The error of a node that threw; to be called where the exception is caught.
-  absl::Status failed(size_t node) const;
+  // Returns the error of a node that threw. Must be called from the handler that caught the
+  // exception.
+  absl::Status current_exception_as_status(size_t node) const;
 
  private:
   void push(const ArgumentPlan& argument, torch::jit::Stack& stack, bool in_order);
   void call(const NodePlan& node, torch::jit::Stack& stack);
-  void take_results(const NodePlan& node, torch::jit::Stack& stack);
-  void take_list(const NodePlan::Result& result, std::vector<at::Tensor> tensors);
+  void store_results(const NodePlan& node, torch::jit::Stack& stack);
+  void store_list(const NodePlan::Result& result, std::vector<at::Tensor> tensors);
 
   const Plan& plan_;
   at::Generator generator_;
-  std::vector<c10::IValue> values_;
+  std::vector<c10::IValue> values_;  // by number; None before a value is made and once released
 };
 
 }  // namespace trireme::internal

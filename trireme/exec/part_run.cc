@@ -1,3 +1,16 @@
+// Runs one task's part of a step. Before each node, advance() sends the values that are due, takes
+// the values that the node waits for, locks the variables that it touches, and runs it. When a
+// value has not arrived, advance() returns and keeps its position in three counters, so that a
+// waiting part holds no thread.
+//
+// All parts follow the one captured order, so they cannot wait for each other in a circle: sends
+// that are due go out before the part waits.
+//
+// Variables are locked for one operator at a time, not for the whole step. Operators of other steps
+// may run in between, but no operator sees a half-written variable.
+//
+// Everything that arrives comes from another process and is checked against the type that the graph
+// declares before an operator sees it.
 #include "trireme/exec/part_run.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -19,8 +32,9 @@
 namespace trireme::internal {
 namespace {
 
-// Holds the locks of the variables that an operator touches, in the order of their addresses, so
-// that two operators over the same variables never wait for each other.
+// Holds the locks of the variables that an operator touches: exclusive for those that it writes,
+// shared for the others. They are taken in the order of their addresses, so that two operators over
+// the same variables cannot deadlock.
 class VariableLocks {
  public:
   VariableLocks(const std::vector<std::pair<uint32_t, bool>>& variables,
@@ -45,7 +59,8 @@ std::vector<int64_t> list(const google::protobuf::RepeatedField<int64_t>& items)
   return {items.begin(), items.end()};
 }
 
-// Whether a tensor of this type fills its memory without gaps, in some order of its dimensions.
+// Returns true if a tensor of this type is not empty and fills its memory without gaps, in some
+// order of its dimensions.
 bool is_dense(const proto::TensorType& type) {
   std::vector<std::pair<int64_t, int64_t>> dimensions;
   for (int i = 0; i < type.sizes_size(); ++i) {
@@ -66,6 +81,9 @@ bool has_type(const at::Tensor& tensor, const proto::TensorType& type) {
          std::ranges::equal(tensor.sizes(), type.sizes());
 }
 
+// Returns a value as pieces. With `copy`, they share no memory with the value. A dense value that
+// has the strides the graph declares, and no gaps, is sent as its flat memory, and unpack()
+// restores the strides; any other layout is made contiguous.
 Pieces pack(const at::Tensor& value, const proto::TensorType& type, bool copy) {
   if (value.is_sparse()) {
     const auto piece = [copy](const at::Tensor& tensor) {
@@ -82,9 +100,10 @@ Pieces pack(const at::Tensor& value, const proto::TensorType& type, bool copy) {
   return {copy ? flat.clone(at::MemoryFormat::Contiguous) : flat.contiguous()};
 }
 
-// LibTorch checks the position in the generator's state and the numbers that are left, but not that
-// they fit each other. Behind the seed of 8 bytes, its state has them as 4 and, after 4 more, 8
-// bytes.
+// Checks a generator's state that another process sent. LibTorch checks `next`, the position in its
+// table of numbers, and `left`, the count of unused numbers, but not that the two are consistent:
+// it would read past the table. The state begins with the seed (8 bytes), `left` (4 bytes), 4 other
+// bytes, and `next` (8 bytes).
 absl::Status check_generator_state(const at::Tensor& state) {
   constexpr int64_t kNumbers = 624;
   int32_t left = 0;
@@ -97,9 +116,12 @@ absl::Status check_generator_state(const at::Tensor& state) {
       return absl::OkStatus();
     }
   }
-  return make_status(ErrorCode::kInvalidArgument, "that is no state of a generator");
+  return make_status(ErrorCode::kInvalidArgument,
+                     "the generator's state that another task sent is not valid");
 }
 
+// Restores a value from pieces that another process sent. Fails unless they make up a tensor of the
+// declared type; sparse indices must be in range.
 absl::StatusOr<at::Tensor> unpack(Pieces pieces, const proto::TensorType& type) {
   const std::vector<int64_t> sizes = list(type.sizes());
   if (type.sparse() && pieces.size() == 3) {
@@ -127,8 +149,8 @@ absl::StatusOr<at::Tensor> unpack(Pieces pieces, const proto::TensorType& type) 
     }
   }
   return make_status(ErrorCode::kInvalidArgument,
-                     absl::StrCat("what arrived from another task is not a tensor of the expected "
-                                  "shape [",
+                     absl::StrCat("a value that another task sent is not a tensor of the expected "
+                                  "dtype and shape [",
                                   absl::StrJoin(sizes, ", "), "]"));
 }
 
@@ -146,7 +168,7 @@ absl::Status PartRun::bind(const std::vector<at::Tensor>& inputs) {
 }
 
 absl::StatusOr<PartRun::State> PartRun::advance() {
-  // As replay() does.
+  // Below autograd and with gradient mode on, as in replay().
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::AutoGradMode with_gradients(true);
   for (; next_ < plan_->nodes.size(); ++next_, next_receive_ = 0) {
@@ -158,11 +180,11 @@ absl::StatusOr<PartRun::State> PartRun::advance() {
     }
     try {
       TRIREME_RETURN_IF_ERROR(send_due());
-      TRIREME_ASSIGN_OR_RETURN(const bool there, receive(node));
-      if (!there) return State::kWaiting;
+      TRIREME_ASSIGN_OR_RETURN(const bool arrived, receive(node));
+      if (!arrived) return State::kWaiting;
       execute(node);
     } catch (...) {
-      return runner_.failed(next_);
+      return runner_.current_exception_as_status(next_);
     }
   }
   TRIREME_RETURN_IF_ERROR(send_due());
@@ -182,7 +204,8 @@ absl::StatusOr<bool> PartRun::receive(const NodePlan& node) {
     const int64_t value = plan_->received_values[number];
     if (value < 0) {
       if (pieces->size() != 1) {
-        return make_status(ErrorCode::kInvalidArgument, "that is no state of a generator");
+        return make_status(ErrorCode::kInvalidArgument,
+                           "the generator's state that another task sent is not valid");
       }
       TRIREME_RETURN_IF_ERROR(check_generator_state(pieces->front()));
       runner_.generator().set_state(pieces->front());

@@ -1,57 +1,29 @@
 #pragma once
 
-#include <ATen/core/Generator.h>
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 
-// Randomness in steps. Each step has one generator, seeded from the program's seed and the step's
-// number, and random operators draw from it in the captured order. So a step that runs again, or
-// elsewhere, draws the same numbers.
+// Random numbers in captured functions. Each step (one call of a function) has its own generator,
+// seeded from the program's seed and the step's number, and random operators draw from it in
+// captured order. So a step that is repeated, or that runs on another task, draws the same numbers.
+//
+//   tr::set_seed(42);                    // before the first step; every run draws the same
+//
+// To compare a captured step with the same code run eagerly, seed LibTorch's default generator
+// before the eager code:
+//
+//   tr::seed_step(tr::current_seed(), n);     // draws what step n of a function draws
 namespace trireme {
 
-// The seed that functions use unless their options name one; 0 at the start of a program.
+// Sets the seed that functions use unless their options name one. The default is 0. Thread-safe.
 void set_seed(uint64_t seed);
+// Returns the seed that set_seed() has set.
 uint64_t current_seed();
 
-// The seed of one step's generator.
+// Returns the seed of the generator of step number `step` under the seed `seed`.
 uint64_t step_seed(uint64_t seed, uint64_t step);
 
-// Seeds LibTorch's default generator as the step's generator is seeded, so that eager code draws
-// what the captured step draws.
+// Seeds LibTorch's default generator with step_seed(seed, step), so that eager code draws the
+// numbers that the captured step draws.
 void seed_step(uint64_t seed, uint64_t step);
 
-namespace internal {
-
-at::Generator make_step_generator(uint64_t seed, uint64_t step);
-
-// Lets operators without a generator argument draw from a step's generator: for its lifetime the
-// default generator continues the step's stream. One at a time in a process.
-class BorrowDefaultGenerator {
- public:
-  explicit BorrowDefaultGenerator(at::Generator& step_generator);
-  ~BorrowDefaultGenerator();
-
-  BorrowDefaultGenerator(const BorrowDefaultGenerator&) = delete;
-  BorrowDefaultGenerator& operator=(const BorrowDefaultGenerator&) = delete;
-
- private:
-  at::Generator& step_generator_;
-  at::Tensor saved_;
-};
-
-// While some capture is under way the default generator has a seed that nobody chooses, so that a
-// step that seeds it shows. It gets its state back when the last capture ends.
-class WatchDefaultGenerator {
- public:
-  WatchDefaultGenerator();
-  ~WatchDefaultGenerator();
-
-  WatchDefaultGenerator(const WatchDefaultGenerator&) = delete;
-  WatchDefaultGenerator& operator=(const WatchDefaultGenerator&) = delete;
-
-  bool was_seeded() const;
-};
-
-}  // namespace internal
 }  // namespace trireme

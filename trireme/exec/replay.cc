@@ -1,3 +1,12 @@
+// Replays a plan in this process. A Run binds inputs, variables and constants to the plan's values
+// and then executes the nodes in one of three ways:
+//   - in captured order, the default;
+//   - in captured order and observed: traced, checked for NaN, or with uninitialized memory
+//     poisoned. Each operator's results are looked at before the next one runs;
+//   - in branches, if the tuner or the caller provides a schedule and no other run has the helper
+//     threads.
+// In captured order, a value leaves the table at its last use. Branches share the table, so there
+// the schedule says which step releases a value (branches.h).
 #include "trireme/exec/replay.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -8,10 +17,11 @@
 #include <atomic>
 #include <cstring>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "trireme/base/status.h"
 #include "trireme/graph/describe_node.h"
 #include "trireme/graph/operators.h"
@@ -26,6 +36,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+// One run of a plan. Used once, by one thread; execute() may employ others.
 class Run {
  public:
   Run(const Plan& plan, at::Generator generator, const ReplayOptions& options)
@@ -55,7 +66,7 @@ class Run {
  private:
   absl::Status execute_in_order() {
     for (size_t i = 0; i < plan_.nodes.size(); ++i) {
-      TRIREME_RETURN_IF_ERROR(guarded(i, [&] {
+      TRIREME_RETURN_IF_ERROR(run_node(i, [&] {
         const NodePlan& node = plan_.nodes[i];
         if (observed_) return execute_observed(i);
         if (operator_seconds_.empty()) return runner_.execute(node, stack_, true);
@@ -69,16 +80,17 @@ class Run {
 
   absl::Status execute_in_branches(const BranchSchedule& schedule) {
     std::vector<torch::jit::Stack> stacks(schedule.lanes.size());
-    std::vector<std::atomic<uint32_t>> released(schedule.released_by.size());
+    std::vector<std::atomic<uint32_t>> released(schedule.release_count.size());
     absl::Status status;
     const bool ran = run_branches(
         schedule,
         [&](int lane, const BranchStep& step) {
-          return guarded(step.node, [&] {
+          return run_node(step.node, [&] {
             runner_.execute(plan_.nodes[step.node], stacks[lane], false);
+            // The last lane to release a value clears it: by then all others have read it.
             for (uint32_t value : step.frees) runner_.value(value) = c10::IValue();
             for (uint32_t value : step.releases) {
-              if (++released[value] < schedule.released_by[value]) continue;
+              if (++released[value] < schedule.release_count[value]) continue;
               runner_.value(value) = c10::IValue();
             }
           });
@@ -87,9 +99,10 @@ class Run {
     return ran ? status : execute_in_order();
   }
 
-  // Runs one operator, if the run was not cancelled before it.
+  // Runs one operator unless the run was cancelled. Turns exceptions into an error that names the
+  // node.
   template <typename F>
-  absl::Status guarded(size_t node, const F& run) const {
+  absl::Status run_node(size_t node, const F& run) const {
     if (options_.stop.stop_requested()) {
       return make_status(ErrorCode::kCancelled,
                          absl::StrCat("cancelled before ", describe_node(plan_, node)),
@@ -98,14 +111,15 @@ class Run {
     try {
       run();
     } catch (...) {
-      return runner_.failed(node);
+      return runner_.current_exception_as_status(node);
     }
     return absl::OkStatus();
   }
 
   void execute_observed(size_t index) {
     const NodePlan& node = plan_.nodes[index];
-    // Written arguments may be dropped by their last use; they are looked at as well.
+    // Arguments that the operator writes to are checked like results. They are collected before the
+    // call, since their last use removes them from the table.
     std::vector<at::Tensor> written;
     if (options_.check_numerics) {
       for (int i : writable_arguments(node.op)) collect(node.arguments[i], written);
@@ -121,7 +135,7 @@ class Run {
     for (const at::Tensor& tensor : written) {
       if (tensor.defined() && tensor.is_floating_point() && !tensor.is_sparse() &&
           at::isnan(tensor).any().item<bool>()) {
-        throw Error(ErrorCode::kInternal, "it made a NaN");
+        throw Error(ErrorCode::kInternal, "it produced a NaN");
       }
     }
   }
@@ -158,7 +172,7 @@ class Run {
       options_.trace != nullptr || options_.check_numerics || options_.poison_uninitialized;
   NodeRunner runner_;
   torch::jit::Stack stack_;
-  std::vector<double> operator_seconds_;  // filled when it has a place for each
+  std::vector<double> operator_seconds_;  // time of each operator; empty if they are not timed
 };
 
 }  // namespace
@@ -168,16 +182,16 @@ absl::StatusOr<std::vector<at::Tensor>> replay(const Plan& plan,
                                                const std::vector<at::Tensor>& variables,
                                                at::Generator generator,
                                                const ReplayOptions& options) {
-  // Below autograd, but with the gradient mode on: without it the LSTM kernel makes no workspace
-  // for the backward operators that follow.
+  // The graph contains the backward operators, so it runs below autograd. Gradient mode is on
+  // nevertheless: without it the LSTM kernel makes no workspace for its backward operator.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::AutoGradMode with_gradients(true);
   Run run(plan, std::move(generator), options);
   TRIREME_RETURN_IF_ERROR(run.bind(inputs, variables));
   TRIREME_RETURN_IF_ERROR(run.execute());
   for (size_t i = 0; i < variables.size(); ++i) {
-    // Kernels below autograd do not tell it of their writes; a backward pass over what it saved
-    // before must fail, not use the new contents.
+    // Kernels below autograd do not bump a tensor's version when they write to it. It is bumped
+    // here, so that an eager backward pass over the old contents fails instead of using the new.
     if (plan.variable_written[i]) variables[i].unsafeGetTensorImpl()->bump_version();
   }
   return run.outputs();
@@ -189,20 +203,20 @@ void OperatorTrace::add(const NodePlan& node, size_t index, Clock::time_point be
 }
 
 std::string OperatorTrace::chrome_json() const {
-  std::string json = "{\"traceEvents\":[";
   const auto microseconds = [](Clock::duration duration) {
     return std::chrono::duration<double, std::micro>(duration).count();
   };
-  for (size_t i = 0; i < events_.size(); ++i) {
-    const Event& event = events_[i];
-    absl::StrAppendFormat(
-        &json,
-        "%s{\"name\":\"%s\",\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":%.3f,\"dur\":%.3f,"
-        "\"args\":{\"node\":%d}}",
-        i == 0 ? "" : ",", event.name, microseconds(event.begin - events_[0].begin),
-        microseconds(event.end - event.begin), event.node);
+  auto events = nlohmann::json::array();
+  for (const Event& event : events_) {
+    events.push_back({{"name", event.name},
+                      {"ph", "X"},
+                      {"pid", 1},
+                      {"tid", 1},
+                      {"ts", microseconds(event.begin - events_[0].begin)},
+                      {"dur", microseconds(event.end - event.begin)},
+                      {"args", {{"node", event.node}}}});
   }
-  return json + "]}";
+  return nlohmann::json{{"traceEvents", std::move(events)}}.dump();
 }
 
 }  // namespace trireme::internal

@@ -16,12 +16,16 @@
 
 namespace trireme::internal {
 
-// When each operator of a run began and ended, for chrome://tracing and Perfetto.
+// Records when each operator of a run began and ended. Not thread-safe; a traced run uses one
+// thread.
 class OperatorTrace {
  public:
   using Clock = std::chrono::steady_clock;
 
+  // Adds the run of one operator. `index` is the node's number in the graph.
   void add(const NodePlan& node, size_t index, Clock::time_point begin, Clock::time_point end);
+  // Returns the trace in the JSON format that chrome://tracing and Perfetto open. Times are in
+  // microseconds since the first operator began.
   std::string chrome_json() const;
 
  private:
@@ -34,22 +38,27 @@ class OperatorTrace {
 };
 
 struct ReplayOptions {
-  std::stop_token stop;            // checked before each operator
-  bool check_numerics = false;     // fail at the first operator that makes a NaN
-  OperatorTrace* trace = nullptr;  // filled when given
-  // Fills the results of `empty` and its like with NaN or an odd number, so that a read of memory
-  // that nobody wrote shows. For checks.
+  std::stop_token stop;            // cancels the run; checked before each operator
+  bool check_numerics = false;     // true to fail at the first operator that produces a NaN
+  OperatorTrace* trace = nullptr;  // gets the times of all operators, unless null
+  // True to fill the results of `empty` and its variants with NaN or an odd number, so that a read
+  // of unwritten memory becomes visible. For the capture's checks.
   bool poison_uninitialized = false;
-  // Learns from the runs of this plan whether branches pay, and decides. Null: in captured order.
+  // Decides whether this run uses branches, and learns from it. Null for captured order. A tuner
+  // serves the runs of one plan.
   BranchTuner* tuner = nullptr;
-  // Runs in these branches, whatever the tuner has found to pay. For checks.
+  // Runs in these branches and ignores the tuner, unless null. For tests and benchmarks; must not
+  // be combined with tracing or checks.
   const BranchSchedule* schedule = nullptr;
 };
 
-// Runs a plan once, in the captured order or, where its tuner has found that to pay and nobody
-// looks on, in branches that cannot be told from it (branches.h). Writes go straight to the
-// variables' tensors. The outputs share no memory with variables and constants. An error carries
-// the operator, its module and its scope; variables written before it keep what was written.
+// Runs a plan once and returns its outputs. Operators run in captured order, or in branches on
+// several threads (branches.h) if the tuner has measured these to be faster; the result is the same
+// to the last bit. A run that is traced or checked always uses captured order.
+//
+// Writes go directly to the variables' tensors. The outputs share no memory with variables and
+// constants. An error names the operator, its module and its scope; variables that were written
+// before it keep their new contents.
 absl::StatusOr<std::vector<at::Tensor>> replay(const Plan& plan,
                                                const std::vector<at::Tensor>& inputs,
                                                const std::vector<at::Tensor>& variables,

@@ -13,7 +13,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-TEST(Replay, RunsWhatTheGraphSays) {
+TEST(Replay, ComputesTheGraphsOutputs) {
   const auto plan = value_or_throw(compile_copy(small_graph()));
   const auto outputs = value_or_throw(replay(*plan, {at::full({2}, -5.0f)}, {}, {}));
   EXPECT_TRUE(outputs[0].equal(at::full({2}, 1.0f)));
@@ -25,10 +25,10 @@ TEST(Replay, NamesTheOperatorThatFails) {
   EXPECT_THAT(describe(failed.status()),
               AllOf(HasSubstr("graph 'small'"), HasSubstr("operator 'aten::add.Tensor' (node 0)"),
                     HasSubstr("size of tensor a (3)")));
-  EXPECT_THAT(describe(replay(*plan, {}, {}, {}).status()), HasSubstr("takes 1 inputs and got 0"));
+  EXPECT_THAT(describe(replay(*plan, {}, {}, {}).status()), HasSubstr("takes 1 inputs, but got 0"));
 }
 
-TEST(Replay, StopsBeforeTheNextOperator) {
+TEST(Replay, IsCancelledBeforeTheNextOperator) {
   const auto plan = value_or_throw(compile_copy(small_graph()));
   std::stop_source source;
   source.request_stop();
@@ -38,7 +38,7 @@ TEST(Replay, StopsBeforeTheNextOperator) {
             ErrorCode::kCancelled);
 }
 
-TEST(Replay, TracesOperators) {
+TEST(Replay, WritesATraceOfAllOperators) {
   const auto plan = value_or_throw(compile_copy(small_graph()));
   OperatorTrace trace;
   ReplayOptions options;

@@ -4,12 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
-#include "trireme/capture/device_scope.h"
+#include "trireme/capture/device_request.h"
 
 namespace trireme::internal {
 namespace {
 
-// Returns what of the graph the program itself cannot run, for people; empty: nothing.
+// Describes the first part of the graph that the program itself cannot run; empty if there is none.
 std::string remote_part(const proto::GraphDef& def) {
   const auto remote = [](const std::string& device) {
     return !device.empty() && is_remote(DeviceSpec::parse(device));
@@ -27,16 +27,18 @@ std::string remote_part(const proto::GraphDef& def) {
   return "";
 }
 
+// Returns the backend that the variables live in; null if all live in the program.
 std::shared_ptr<VariableBackend> backend_of(
     const std::string& function, const std::vector<std::shared_ptr<VariableRecord>>& variables) {
   std::shared_ptr<VariableBackend> backend;
   for (const auto& variable : variables) {
     if (variable->backend == nullptr) continue;
     if (backend != nullptr && backend != variable->backend) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  absl::StrCat("it uses variables of two clusters of parameter servers, '",
-                               variable->name, "' among them; one function can use one"),
-                  {"", absl::StrCat("function '", function, "'")});
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          absl::StrCat("it uses variables of two clusters of parameter servers, '", variable->name,
+                       "' among them; a function can use variables of one cluster only"),
+          {"", absl::StrCat("function '", function, "'")});
     }
     backend = variable->backend;
   }
@@ -45,7 +47,7 @@ std::shared_ptr<VariableBackend> backend_of(
 
 }  // namespace
 
-bool CapturedGraph::holds() const {
+bool CapturedGraph::is_valid() const {
   for (size_t i = 0; i < variables.size(); ++i) {
     if (variables[i]->tensor.storage().unsafeGetStorageImpl() != storages[i]) return false;
   }

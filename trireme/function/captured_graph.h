@@ -15,25 +15,29 @@
 
 namespace trireme::internal {
 
-// A graph that was captured from a function, with all that its runs need and what it holds for.
-// Immutable but for its tuner, so that many calls may share it.
+// A graph that was captured from a function, with everything that its runs need and the state of
+// the program that it is valid for. Thread-safe: immutable except for the tuner, which has its own
+// lock.
 struct CapturedGraph {
-  TrainingModes modes;
+  TrainingModes modes;  // training modes of the modules when it was captured
   std::shared_ptr<const Plan> plan;
   std::vector<std::shared_ptr<VariableRecord>> variables;
-  std::vector<const c10::StorageImpl*> storages;  // of the variables
-  std::vector<ExternalTensor> externals;
-  FunctionCall::Shape shape;
-  std::string remote;  // a part that the program itself cannot run, for people
-  std::shared_ptr<VariableBackend> backend;  // of those variables that are not in the program
-  mutable BranchTuner tuner;                 // thread-safe
+  std::vector<const c10::StorageImpl*> storages;  // storages of the variables; not dereferenced
+  std::vector<ExternalTensor> externals;          // tensors that became constants
+  FunctionCall::Shape shape;                      // structure of the results
+  // Description of a part that the program itself cannot run, for errors; empty if there is none.
+  std::string remote;
+  // Backend of the variables that do not live in the program; null if all do.
+  std::shared_ptr<VariableBackend> backend;
+  mutable BranchTuner tuner;
 
-  // Returns true if the program's state outside of the signature is what it was. A variable with
-  // other memory was given another dtype or device; a constant's source may have new contents.
-  bool holds() const;
+  // Returns true if the program's state outside of the signature is still the one that the graph
+  // was captured for. A variable with another storage was given another dtype or device; a tensor
+  // that became a constant may have been written to.
+  bool is_valid() const;
 };
 
-// Puts together what a capture of `function` gave. `modes` are those from before the capture.
+// Makes a CapturedGraph of the result of a capture. `modes` are the modes from before the capture.
 // Throws Error if the graph uses variables of two backends.
 std::shared_ptr<const CapturedGraph> make_captured_graph(const std::string& function,
                                                          CheckedCapture checked,

@@ -1,3 +1,17 @@
+// The search for the number of elements that a step draws. A call with an iterator starts with the
+// numbers of an earlier call, or with none. Each attempt runs the body, which sees the elements
+// drawn so far and gets the last one again if it asks for more. After a run it is known how many it
+// asked for:
+//
+// - As many as were drawn: the capture is good. The self-check runs the body again and must find
+//   the same numbers; otherwise the function is rejected.
+// - Another number: that many are drawn, or the rest is put back, and the next attempt begins.
+// - The body stopped at a source of which no element was drawn yet. It might have asked for more
+//   after that, so the next attempt draws one there and puts nothing back.
+//
+// A body with n sources needs up to n attempts to get past the first draw of each. After that, two
+// attempts are usual; more are needed if the shapes of the elements decide how many the body asks
+// for.
 #include "trireme/function/draw_discovery.h"
 
 #include <algorithm>
@@ -10,23 +24,24 @@
 namespace trireme::internal {
 namespace {
 
+// Attempts in addition to one for each source.
 constexpr size_t kDrawAttempts = 8;
 
 Error draws_vary(const std::string& function) {
   return Error(ErrorCode::kFailedPrecondition,
                absl::StrCat("function '", function,
                             "' cannot be captured: it does not draw the same number of elements "
-                            "from its iterators each time. What a step draws must follow from "
-                            "its arguments"));
+                            "from its iterators each time. The number of elements that a step "
+                            "draws may depend on its arguments only"));
 }
 
 }  // namespace
 
 std::vector<at::Tensor> DrawingBody::operator()(const std::vector<at::Tensor>& inputs) {
-  const TensorCursor::Drawn drawn = stand_ins(inputs);
+  const TensorCursor::Drawn drawn = make_drawn_elements(inputs);
   TensorCursor cursor(inputs, &drawn);
   std::vector<at::Tensor> outputs;
-  bool ended = false;
+  bool ended = false;  // true if the body ran to its end
   try {
     outputs = call_.call().body(cursor);
     ended = true;
@@ -36,7 +51,7 @@ std::vector<at::Tensor> DrawingBody::operator()(const std::vector<at::Tensor>& i
   return outputs;
 }
 
-TensorCursor::Drawn DrawingBody::stand_ins(const std::vector<at::Tensor>& inputs) const {
+TensorCursor::Drawn DrawingBody::make_drawn_elements(const std::vector<at::Tensor>& inputs) const {
   const FunctionCall& call = call_.call();
   auto next = inputs.begin() + static_cast<ptrdiff_t>(call.tensors.size());
   TensorCursor::Drawn drawn;
@@ -58,24 +73,25 @@ void DrawingBody::check_counts(const TensorCursor::Drawn& drawn, bool ended) {
   std::vector<size_t> asked;
   for (size_t i = 0; i < counts.size(); ++i) {
     asked.push_back(drawn.at(call_.call().sources[i])->asked());
-    if (!ended) asked[i] = std::max(asked[i], counts[i]);  // it might have asked on
+    // A body that was cut short might have asked for more.
+    if (!ended) asked[i] = std::max(asked[i], counts[i]);
   }
   if (asked == counts) {
     settled_ = true;
   } else if (settled_) {
     throw draws_vary(function_);
   } else {
-    throw DrawOthers{asked};
+    throw DrawCountMismatch{asked};
   }
 }
 
-// The first element of each source, then how many there are, then shapes that change it.
+// Allows one attempt for the first element of each source, and more for the numbers to settle.
 DrawDiscovery::DrawDiscovery(const std::string& function, DrawnCall& call)
     : function_(function),
       call_(call),
       attempts_left_(call.call().sources.size() + kDrawAttempts) {}
 
-void DrawDiscovery::draw_others(const DrawOthers& others) {
+void DrawDiscovery::redraw(const DrawCountMismatch& others) {
   if (attempts_left_-- == 0) throw draws_vary(function_);
   call_.adjust(others.counts);
 }

@@ -8,58 +8,60 @@
 
 #include "trireme/function/drawn_call.h"
 
-// Finds out how many elements a call draws from each of its sources, by running the body: it sees
-// the elements drawn so far, and a capture in which it asks for another number of them is given up
-// and tried again with that number.
+// Finds out how many elements a call draws from each of its sources. The body runs on the elements
+// that were drawn so far. If it asks for another number of them, the capture is discarded and tried
+// again with that number.
 namespace trireme::internal {
 
-// Thrown by a body that asked for other numbers of elements than were drawn. Not for a program to
-// catch, so no std::exception.
-struct DrawOthers {
-  std::vector<size_t> counts;  // elements of each source to try next
+// Thrown by DrawingBody if the body asked for other numbers of elements than were drawn. Not a
+// std::exception, so that no program catches it.
+struct DrawCountMismatch {
+  std::vector<size_t> counts;  // number of elements of each source to try next
 };
 
-// The body of one capture, which sees for each source the elements that were drawn from it. Refers
-// to the function's name and to the call, which must outlive it. Used by one thread.
+// Runs the body of a call in a capture, with drawn elements in place of the sources. The function's
+// name and the call must outlive it. Not thread-safe.
 class DrawingBody {
  public:
   DrawingBody(const std::string& function, const DrawnCall& call)
       : function_(function), call_(call) {}
 
-  // Throws DrawOthers, or Error if the body asks for one number of elements now and for another
-  // the next time.
+  // Runs the body on the inputs of the graph and returns its results. Throws DrawCountMismatch if
+  // the body asks for other numbers of elements than were drawn, or Error if it does so although an
+  // earlier run asked for exactly those that were drawn.
   std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& inputs);
 
  private:
-  TensorCursor::Drawn stand_ins(const std::vector<at::Tensor>& inputs) const;
+  TensorCursor::Drawn make_drawn_elements(const std::vector<at::Tensor>& inputs) const;
   void check_counts(const TensorCursor::Drawn& drawn, bool ended);
 
   const std::string& function_;
   const DrawnCall& call_;
-  bool settled_ = false;  // true once a run asked for what was drawn
+  bool settled_ = false;  // true once a run asked for exactly the elements that were drawn
 };
 
-// Repeats the capture of one call until the elements drawn are those that the body asks for. Refers
-// to the function's name and to the call, which must outlive it. Used by one thread.
+// Repeats the capture of one call until as many elements are drawn as the body asks for. The
+// function's name and the call must outlive it. Not thread-safe.
 class DrawDiscovery {
  public:
   DrawDiscovery(const std::string& function, DrawnCall& call);
 
-  // Returns the result of `attempt`, which captures with a DrawingBody; called again, with other
-  // elements drawn, for as long as it throws DrawOthers. Throws Error if that does not end.
+  // Calls `attempt`, which captures with a DrawingBody, and returns its result. While it throws
+  // DrawCountMismatch, draws other numbers of elements and calls it again. Throws Error after too
+  // many attempts.
   template <typename Attempt>
   auto run(Attempt attempt) {
     for (;;) {
       try {
         return attempt();
-      } catch (const DrawOthers& others) {
-        draw_others(others);
+      } catch (const DrawCountMismatch& others) {
+        redraw(others);
       }
     }
   }
 
  private:
-  void draw_others(const DrawOthers& others);
+  void redraw(const DrawCountMismatch& others);
 
   const std::string& function_;
   DrawnCall& call_;

@@ -12,8 +12,8 @@
 namespace trireme::internal {
 
 // A call together with the elements that were drawn for it from the sources among its arguments.
-// Elements that are not kept return to their sources when it ends. Refers to the call, which must
-// outlive it. Used by one thread.
+// Its destructor puts the elements back unless keep() was called. The call must outlive it. Not
+// thread-safe.
 class DrawnCall {
  public:
   explicit DrawnCall(const FunctionCall& call) : call_(call), draws_(call.sources) {}
@@ -25,7 +25,7 @@ class DrawnCall {
   void adjust(const std::vector<size_t>& counts) { draws_.adjust(counts); }
   // Like adjust(), but stops at the first source that has no more elements instead of throwing.
   void adjust_up_to(const std::vector<size_t>& counts);
-  // Uses the elements up. For a step that has begun.
+  // Marks the elements as used, so that they are not put back. Must be called when the step begins.
   void keep() { draws_.keep(); }
 
   // Returns the signatures of the arguments, with the elements that were drawn from them.
@@ -33,7 +33,7 @@ class DrawnCall {
   // Returns the inputs of the step's graph: the tensors of the arguments, then those of the
   // elements.
   std::vector<at::Tensor> inputs() const;
-  // Returns for each source which of the inputs were drawn from it.
+  // Returns, for each source, which inputs are its elements.
   std::vector<Draw> layout() const;
 
  private:

@@ -8,7 +8,9 @@
 namespace trireme::internal {
 namespace {
 
-constexpr size_t kMostDraws = 1 << 16;
+// Most draws from one source in a capture. Ends a body that draws in a loop until its source is
+// empty, which never happens in a capture.
+constexpr size_t kMaxDraws = 1 << 16;
 
 }  // namespace
 
@@ -34,14 +36,15 @@ std::vector<size_t> Draws::counts() const {
 }
 
 Element DrawnElements::draw() {
-  if (++asked_ > kMostDraws) {
+  if (++asked_ > kMaxDraws) {
     throw Error(ErrorCode::kFailedPrecondition,
-                absl::StrCat("a captured function draws more than ", kMostDraws,
-                             " elements in one step; a loop in it must not wait for the end"),
+                absl::StrCat("a captured function draws more than ", kMaxDraws,
+                             " elements in one step; a loop in it must not run until the end of "
+                             "the data"),
                 {"", name_});
   }
   if (elements_.empty()) throw Exhausted();
-  // Past the last the last again: most often what follows has the same shapes.
+  // After the last element the body gets it again: the next ones most likely have the same shapes.
   return elements_[std::min(asked_, elements_.size()) - 1];
 }
 

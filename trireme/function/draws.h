@@ -9,29 +9,33 @@
 #include <utility>
 #include <vector>
 
-// Arguments that functions draw elements from, such as iterators over data. A graph cannot draw:
-// elements are drawn before each step and are inputs of its graph. How many a step needs is learnt
-// while it is captured.
+// Arguments that functions draw elements from, such as iterators over data. A graph cannot draw
+// elements itself, so they are drawn before each step and become inputs of its graph. The number
+// that a step needs is found out while it is captured (draw_discovery.h).
 namespace trireme::internal {
 
+// One element of a source, as its tensors.
 using Element = std::vector<at::Tensor>;
 
-// What such an argument draws from. Thread-safe.
+// A sequence of elements that functions draw from. Implementations are thread-safe.
 class ElementSource {
  public:
   virtual ~ElementSource() = default;
-  // Throws Error, END_OF_DATA where there are no more.
+  // Takes the next element. Throws Error, with code END_OF_DATA if there are no more.
   virtual Element draw() = 0;
-  // The next to be drawn; whoever puts back several begins with the last.
+  // Makes `element` the next one to be drawn. To put back several, begin with the last one.
   virtual void put_back(Element element) = 0;
-  // The source on a worker that this one stands for, with examples for elements; 0 for none.
+  // Returns the id of the source on a worker that this one stands for; 0 if it stands for none. A
+  // source that stands for another returns only examples of elements.
   virtual uint64_t resource() const { return 0; }
+  // Returns a name for errors.
   virtual std::string name() const = 0;
 };
 
 using ElementSources = std::vector<std::shared_ptr<ElementSource>>;
 
-// Elements taken from sources for one step. Those that are not kept go back.
+// The elements that were drawn from sources for one step. Its destructor puts them back unless
+// keep() was called. Not thread-safe.
 class Draws {
  public:
   explicit Draws(ElementSources sources);
@@ -41,13 +45,16 @@ class Draws {
   Draws(const Draws&) = delete;
   Draws& operator=(const Draws&) = delete;
 
-  // Draws or puts back until so many of each source are here.
+  // Draws elements or puts them back until there are `counts[i]` of source `i`. Throws Error, with
+  // code END_OF_DATA if a source has too few.
   void adjust(const std::vector<size_t>& counts);
+  // Marks the elements as used, so that they are not put back.
   void keep() { elements_.clear(); }
 
   const ElementSources& sources() const { return sources_; }
-  // Of each source.
+  // Returns the elements of each source, in the order in which they were drawn.
   const std::vector<std::vector<Element>>& elements() const { return elements_; }
+  // Returns the number of elements of each source.
   std::vector<size_t> counts() const;
 
  private:
@@ -55,12 +62,14 @@ class Draws {
   std::vector<std::vector<Element>> elements_;
 };
 
-// What the body of a function sees in place of a source: the elements drawn from it, as the tensors
-// that stand for them in the capture. A body that asks for more is of no use but to find out how
-// many it asks for. Used by one thread.
+// The source that the body of a function sees during a capture. Hands out the elements that were
+// drawn from the real source, as the tensors that stand for them in the capture, and counts how
+// many the body asks for. If the body asks for more than were drawn, it gets the last element
+// again: the capture is then good for the count only, and is discarded. Not thread-safe.
 class DrawnElements : public ElementSource {
  public:
-  // There is none that could be given. Not for the body to catch, so no std::exception.
+  // Thrown by draw() if there is no element to hand out. Not a std::exception, so that the body
+  // does not catch it.
   struct Exhausted {};
 
   DrawnElements(std::string name, std::vector<Element> elements)
@@ -69,6 +78,7 @@ class DrawnElements : public ElementSource {
   Element draw() override;
   void put_back(Element) override { --asked_; }
   std::string name() const override { return name_; }
+  // Returns the number of elements that the body has asked for.
   size_t asked() const { return asked_; }
 
  private:

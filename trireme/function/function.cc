@@ -1,3 +1,17 @@
+// The life of a call. FunctionCore takes each call through three stages:
+//
+// 1. prepare() draws elements from the sources among the arguments and looks for a graph with the
+//    call's signature. If there is none, it captures one: the body runs on copies, with elements of
+//    the sources as inputs. How many elements that takes is not known before the body has run, so
+//    drawing and capturing repeat until the numbers agree (draw_discovery.h).
+// 2. check_runs_here() rejects a graph that only a cluster can run. Callers that send the step
+//    elsewhere (step(), preview()) leave this out.
+// 3. The step runs: in this process, or in the backend where its variables live. From here on the
+//    elements are used up, even if the step fails; before, an error puts them back.
+//
+// No lock is held while a step runs in this process. Captures are serialised (capture.cc). Two
+// threads with the same new signature may both capture it; the cache then holds two equal graphs,
+// of which it uses the newer one.
 #include "trireme/function/function.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -8,13 +22,14 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
 #include "trireme/base/status.h"
-#include "trireme/capture/device_scope.h"
+#include "trireme/capture/device_request.h"
 #include "trireme/capture/self_check.h"
 #include "trireme/capture/variable_backend.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/exec/mkl_warm_up.h"
 #include "trireme/exec/random.h"
 #include "trireme/exec/replay.h"
+#include "trireme/exec/step_generator.h"
 #include "trireme/function/captured_graph.h"
 #include "trireme/function/draw_discovery.h"
 #include "trireme/function/drawn_call.h"
@@ -24,9 +39,6 @@
 
 namespace trireme::internal {
 
-// A call takes three stages: prepare() checks it and finds its graph in the cache, or captures it;
-// check_runs_here() rejects what only a cluster can run; then the graph is replayed, here or where
-// its variables are.
 struct FunctionCore::Impl {
   Impl(std::string function, FunctionOptions function_options)
       : name(std::move(function)),
@@ -35,7 +47,7 @@ struct FunctionCore::Impl {
 
   const std::string name;
   const FunctionOptions options;
-  std::atomic<uint64_t> step = 0;
+  std::atomic<uint64_t> step = 0;  // number of the next step
   SignatureCache cache;
 
   uint64_t seed() const { return options.seed.value_or(current_seed()); }
@@ -43,14 +55,15 @@ struct FunctionCore::Impl {
 
   struct Prepared {
     std::shared_ptr<const CapturedGraph> graph;
-    DrawnCall call;  // its elements go back unless they are kept
+    DrawnCall call;  // puts its elements back at its end, unless keep() is called
     std::vector<at::Tensor> inputs;
   };
   Prepared prepare(const FunctionCall& call) {
     check_not_in_replica();
     Prepared result{nullptr, DrawnCall(call), {}};
-    // Draws as many elements as the last call with such arguments did. Fewer will do if a source
-    // ends: their shapes may differ, and the body then asks for fewer.
+    // Draw as many elements as the last call with these arguments did, which is right nearly
+    // always. A source may end earlier. The shapes of its last elements may then lead to another
+    // graph, in which the body asks for fewer.
     if (!call.sources.empty()) {
       result.call.adjust_up_to(
           cache.known_draws(signature_key(call.arguments), call.sources.size()));
@@ -87,9 +100,9 @@ struct FunctionCore::Impl {
   void check_not_in_replica() const {
     if (!in_replica()) return;
     throw Error(ErrorCode::kFailedPrecondition,
-                absl::StrCat("it is called in replica ", replica_id(),
-                             " of a strategy.run() that is in no function, and would make its "
-                             "changes for this replica alone. Call strategy.run() inside of a "
+                absl::StrCat("it cannot run in replica ", replica_id(),
+                             " of a strategy.run() outside of a captured function: it would make "
+                             "its changes for this replica alone. Call strategy.run() inside of a "
                              "captured function"),
                 origin());
   }
@@ -100,8 +113,8 @@ struct FunctionCore::Impl {
         throw Error(ErrorCode::kInvalidArgument,
                     absl::StrCat("tensor ", i,
                                  " of its arguments has an autograd history, which a captured "
-                                 "function would cut off. Pass it detached, or make what comes "
-                                 "before part of the function"),
+                                 "function would cut off. Pass it detached, or move the code that "
+                                 "computes it into the function"),
                     origin());
       }
     }
@@ -153,6 +166,8 @@ struct FunctionCore::Impl {
     replay_options.check_numerics = step_options.check_numerics;
     replay_options.tuner = &graph.tuner;
     if (!step_options.trace_file.empty()) replay_options.trace = &trace;
+    // Counted before the first write, so that a capture on another thread does not take it for a
+    // hidden write of its own step.
     for (size_t i = 0; i < variables.size(); ++i) {
       if (graph.plan->variable_written[i]) ++graph.variables[i]->replays;
     }
@@ -173,7 +188,7 @@ FunctionCore::FunctionCore(std::string name, FunctionOptions options)
 FunctionCore::~FunctionCore() = default;
 
 FunctionCore::Result FunctionCore::run(const FunctionCall& call, const StepOptions& options) {
-  const OwnWork own;
+  const SuspendDeviceCheck no_device_check;
   Impl::Prepared prepared = impl_->prepare(call);
   const CapturedGraph& graph = *prepared.graph;
   impl_->check_runs_here(prepared);
@@ -188,7 +203,7 @@ FunctionCore::Result FunctionCore::run(const FunctionCall& call, const StepOptio
 }
 
 std::shared_ptr<const FunctionStep> FunctionCore::step(const FunctionCall& call) {
-  const OwnWork own;
+  const SuspendDeviceCheck no_device_check;
   Impl::Prepared prepared = impl_->prepare(call);
   auto step = impl_->step_of(prepared);
   step->step = impl_->step++;
@@ -197,13 +212,13 @@ std::shared_ptr<const FunctionStep> FunctionCore::step(const FunctionCall& call)
 }
 
 std::shared_ptr<const FunctionStep> FunctionCore::preview(const FunctionCall& call) {
-  const OwnWork own;
+  const SuspendDeviceCheck no_device_check;
   Impl::Prepared prepared = impl_->prepare(call);
   return impl_->step_of(prepared);
 }
 
 void FunctionCore::run_eagerly(const std::function<void()>& body) {
-  // The program's own random numbers go on undisturbed after it.
+  // The program's own random numbers continue after the step as if it had drawn none.
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   at::Tensor before;
   {
@@ -240,7 +255,7 @@ bool is_inlined() {
   return is_capturing();
 }
 
-at::Tensor own_result(const at::Tensor& tensor) {
+at::Tensor detach_from_variables(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   for (const auto& variable : live_variables()) {
     if (tensor.has_storage() && tensor.is_alias_of(variable->tensor)) {

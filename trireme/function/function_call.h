@@ -13,19 +13,20 @@
 
 namespace trireme::internal {
 
-// One call of a function as its core sees it, without its types.
+// One call of a function with the types of its arguments and results erased.
 struct FunctionCall {
-  // Runs the function with tensors for arguments and results.
+  // Runs the function on the tensors of a cursor and returns the tensors of its results.
   using Body = std::function<std::vector<at::Tensor>(TensorCursor&)>;
-  // What its results looked like when it was captured, with the tensors left out.
+  // Structure of the results when the function was captured, without the tensors. Points to a type
+  // that only the Function knows.
   using Shape = std::shared_ptr<const void>;
 
-  std::vector<at::Tensor> tensors;
-  std::vector<std::string> arguments;  // their signatures
-  ElementSources sources;
-  std::vector<size_t> source_arguments;  // the argument that each source is in
+  std::vector<at::Tensor> tensors;       // tensors of all arguments, in order
+  std::vector<std::string> arguments;    // signature of each argument
+  ElementSources sources;                // sources among the arguments, each once
+  std::vector<size_t> source_arguments;  // for each source, the first argument that holds it
   Body body;
-  Shape shape;  // read after `body` has run
+  Shape shape;  // valid once `body` has run
 };
 
 }  // namespace trireme::internal

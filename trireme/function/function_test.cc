@@ -36,7 +36,7 @@ TEST(Function, CapturesOncePerSignature) {
   twice(torch::ones({2}));
   const int after_first = runs;
   EXPECT_TRUE(twice(torch::full({2}, 4.0)).equal(torch::full({2}, 8.0)));
-  EXPECT_EQ(runs, after_first) << "a replay runs no code of the program";
+  EXPECT_EQ(runs, after_first) << "a replay does not run the body";
   EXPECT_EQ(twice.captures(), 1);
   twice(torch::ones({3}));
   twice(torch::ones({3}, torch::kDouble));
@@ -45,7 +45,7 @@ TEST(Function, CapturesOncePerSignature) {
   EXPECT_EQ(twice.captures(), 5);
 }
 
-TEST(Function, TakesAndGivesStructures) {
+TEST(Function, TakesAndReturnsStructures) {
   using Named = std::map<std::string, Tensor>;
   auto f = function("f", [](const std::tuple<Tensor, std::vector<Tensor>>& in, const Named& named,
                             int times, const std::optional<Tensor>& maybe) {
@@ -68,10 +68,10 @@ TEST(Function, TakesAndGivesStructures) {
   EXPECT_EQ(f.captures(), 1);
   EXPECT_TRUE(run(1, 4, true).second[0].equal(torch::full({2}, 14.0)));
   EXPECT_TRUE(run(1, 4, false).second[0].equal(torch::full({2}, 12.0)));
-  EXPECT_EQ(f.captures(), 3) << "numbers and what is there are part of the signature";
+  EXPECT_EQ(f.captures(), 3) << "numbers and the presence of optionals are part of the signature";
 }
 
-TEST(Function, OneTensorForTwoArgumentsIsNoLink) {
+TEST(Function, PassingOneTensorTwiceDoesNotLinkTheArguments) {
   auto f = function("f", [](const Tensor& x, const Tensor& y) { return x.sub(y); });
   const Tensor a = torch::ones({2});
   EXPECT_TRUE(f(a, a).equal(torch::zeros({2})));
@@ -79,7 +79,7 @@ TEST(Function, OneTensorForTwoArgumentsIsNoLink) {
   EXPECT_EQ(f.captures(), 1);
 }
 
-TEST(Function, SlicesOfALargerTensorAreArguments) {
+TEST(Function, TakesSlicesOfALargerTensor) {
   const Tensor data = torch::arange(20).to(torch::kFloat).view({10, 2});
   auto f = function("f", [](const Tensor& x) {
     Tensor y = x.mul(1);
@@ -92,13 +92,13 @@ TEST(Function, SlicesOfALargerTensorAreArguments) {
   EXPECT_EQ(f.captures(), 1);
 }
 
-TEST(Function, CacheIsBounded) {
+TEST(Function, EvictsTheLeastRecentlyUsedSignature) {
   auto f = function("f", [](const Tensor& x) { return x.mul(2); }, {.cached_signatures = 2});
   for (int size : {1, 2, 1, 3, 1, 2}) f(torch::ones({size}));
-  EXPECT_EQ(f.captures(), 4) << "2 was dropped when 3 came";
+  EXPECT_EQ(f.captures(), 4) << "size 3 evicts size 2";
 }
 
-TEST(Function, FifthRetraceWarns) {
+TEST(Function, WarnsOnTheFifthRetrace) {
   auto f = function("greedy", [](const Tensor& x, const Tensor& y) { return x.mul(y.sum()); });
   testing::internal::CaptureStderr();
   for (int size = 1; size <= 5; ++size) f(torch::ones({2}), torch::ones({size}));
@@ -164,7 +164,7 @@ TEST(Function, CaptureLeavesNoTrace) {
   EXPECT_TRUE(torch::rand({3}).equal(expected));
 }
 
-TEST(Function, ExceptionInMidCaptureLeavesNoTrace) {
+TEST(Function, ExceptionDuringCaptureLeavesNoTrace) {
   Variable w("w", torch::ones({2}));
   bool fail = true;
   auto f = function("f", [&](const Tensor& x) {
@@ -177,10 +177,11 @@ TEST(Function, ExceptionInMidCaptureLeavesNoTrace) {
   EXPECT_THROW(f(torch::ones({3})), std::exception) << "shapes do not agree";
   fail = false;
   EXPECT_TRUE(f(torch::ones({2})).equal(torch::full({2}, 4.0)));
-  EXPECT_TRUE(torch::ones({2}).add(1).equal(torch::full({2}, 2.0))) << "nothing records any more";
+  EXPECT_TRUE(torch::ones({2}).add(1).equal(torch::full({2}, 2.0)))
+      << "operators are no longer recorded";
 }
 
-TEST(Function, StepsDrawTheNumbersOfTheirSeedAndStep) {
+TEST(Function, RandomNumbersFollowFromSeedAndStep) {
   auto draw =
       function("draw", [](const Tensor& x) { return x.add(torch::rand({4})); }, {.seed = 11});
   const Tensor zero = torch::zeros({4}), first = draw(zero), second = draw(zero);
@@ -195,7 +196,7 @@ TEST(Function, StepsDrawTheNumbersOfTheirSeedAndStep) {
   run_eagerly(false);
 }
 
-TEST(Function, HistoryOfAnArgumentIsRefused) {
+TEST(Function, RejectsAnArgumentWithAutogradHistory) {
   auto f = function("f", [](const Tensor& x) { return x.mul(2); });
   const Tensor leaf = torch::ones({2}).requires_grad_(true);
   try {
@@ -206,7 +207,7 @@ TEST(Function, HistoryOfAnArgumentIsRefused) {
   }
 }
 
-TEST(Function, ThreadsCaptureAtOnce) {
+TEST(Function, CapturesOfSeveralThreadsDoNotInterfere) {
   constexpr int kThreads = 8;
   Variable shared("shared", torch::full({4}, 2.0), {.trainable = false});
   std::vector<Variable> variables;
@@ -234,13 +235,13 @@ TEST(Function, ThreadsCaptureAtOnce) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(right, kThreads);
-  // No capture has taken along what another had set aside.
+  // No capture restored gradients that another had saved.
   for (const Variable& own : variables) {
     EXPECT_TRUE(own.read().grad().equal(torch::full({4}, 7.0)));
   }
 }
 
-TEST(Function, OperatorsOnAnotherThreadAreRefused) {
+TEST(Function, RejectsOperatorsOnAnotherThread) {
   auto f = function("f", [](const Tensor& x) {
     Tensor y;
     std::thread([&] { y = x.mul(2); }).join();
@@ -250,11 +251,11 @@ TEST(Function, OperatorsOnAnotherThreadAreRefused) {
     f(torch::rand({4}));
     FAIL() << "did not throw";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("captured twice"));
+    EXPECT_THAT(error.what(), HasSubstr("two captures differ"));
   }
 }
 
-TEST(Function, ErrorsInReplayCarryModuleAndScope) {
+TEST(Function, ErrorsInReplayNameModuleAndScope) {
   torch::nn::Linear net(3, 2);
   track(net, "net");
   auto f = function("f", [net](const Tensor& x, const Tensor& i) mutable {
@@ -287,7 +288,7 @@ TEST(Function, StopsAndTracesOnRequest) {
   EXPECT_THROW(f.run({.stop = source.get_token()}, torch::ones({2})), Error);
 }
 
-TEST(Function, GraphKnowsWhoseGradientANodeIs) {
+TEST(Function, ExplainNamesTheForwardOperatorOfAGradient) {
   Variable w("w", torch::ones({3, 2}));
   auto f = function("f", [w](const Tensor& x) {
     Tensor loss = x.matmul(w.read()).relu().sum();
@@ -299,7 +300,7 @@ TEST(Function, GraphKnowsWhoseGradientANodeIs) {
       AllOf(HasSubstr("(aten::mm)"), HasSubstr("(aten::relu)"), HasSubstr("writes variable 'w'")));
 }
 
-TEST(Variable, KeepsItsShapeAndTellsItsName) {
+TEST(Variable, KeepsItsShapeAndGetsAUniqueName) {
   Variable a("v", torch::ones({2})), b("v", torch::ones({2}));
   EXPECT_EQ(a.name(), "v");
   EXPECT_EQ(b.name(), "v_1");

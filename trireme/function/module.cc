@@ -18,13 +18,13 @@ std::vector<Variable> track(torch::nn::Module& module, const std::string& name) 
   internal::watch_training_mode(module);
   std::vector<Variable> variables;
   for (const auto& parameter : module.named_parameters()) {
-    variables.emplace_back(internal::add_owned_elsewhere(
-        {join(name, parameter.key()), parameter.value(), /*trainable=*/true, ""}));
+    variables.push_back(internal::Access<Variable>::make(internal::add_externally_owned(
+        {join(name, parameter.key()), parameter.value(), /*trainable=*/true, ""})));
   }
   for (const auto& buffer : module.named_buffers()) {
     if (!buffer.value().defined()) continue;
-    variables.emplace_back(internal::add_owned_elsewhere(
-        {join(name, buffer.key()), buffer.value(), /*trainable=*/false, ""}));
+    variables.push_back(internal::Access<Variable>::make(internal::add_externally_owned(
+        {join(name, buffer.key()), buffer.value(), /*trainable=*/false, ""})));
   }
   return variables;
 }

@@ -11,13 +11,21 @@ class Module;
 
 namespace trireme {
 
-// Makes a module's parameters and buffers variables, named by their path ("fc1.weight"), with the
-// given name before it. Optimizers do this with the module that they are made for. Doing it again
-// changes nothing. A function that is captured knows the module's training mode: train() and
-// eval() lead to graphs of their own.
+// Makes the parameters and buffers of a module variables and returns them. They are named by their
+// path ("fc1.weight"), prefixed with `name` if it is not empty ("net.fc1.weight"). They stay
+// variables as long as the module lives. Calling it again changes nothing. Optimizers call it for
+// the module that they are made with.
+//
+// From then on the training mode of the module is part of the signature of captured functions:
+// they use one graph after train() and another after eval(). The mode of a module that no shared
+// pointer owns is not noticed.
+//
+//   torch::nn::Linear net(3, 2);
+//   tr::track(net, "net");  // variables "net.weight" and "net.bias"
 std::vector<Variable> track(torch::nn::Module& module, const std::string& name = "");
 
-// For torch::nn's holders, as `Linear` and `Net` made by TORCH_MODULE, and for shared pointers.
+// Does the same for a module holder, such as torch::nn::Linear or one made by TORCH_MODULE, and for
+// a shared pointer to a module.
 template <typename Holder>
   requires requires(Holder& holder) { *holder; }
 std::vector<Variable> track(Holder holder, const std::string& name = "") {

@@ -1,3 +1,12 @@
+// How replicas run in one graph. The body of strategy.run() is executed once for each replica, one
+// after the other on one thread. During a capture the replicas become independent parts of the
+// graph, which a replay may run in branches.
+//
+// A change that a replica asks for (assign(), minimize()) is only noted, by its position in the
+// order of the replica's changes. Replica 0 fixes the list: which object is changed, and by which
+// call. Each later replica must ask for the same changes in the same order and adds its values.
+// After the last replica each change is made once, with its values combined. Changes are matched by
+// position, not by name, since a replica may change one variable more than once.
 #include "trireme/function/replicas.h"
 
 #include <utility>
@@ -12,15 +21,16 @@ namespace trireme {
 namespace internal {
 namespace {
 
+// One change with the values of all replicas so far.
 struct CollectedChange {
-  DeferredChange first;  // as replica 0 made it
+  DeferredChange first;  // the change as replica 0 asked for it, without its values
   std::vector<std::vector<at::Tensor>> by_replica;
 };
 
-// One for_each_replica() under way.
+// State of one for_each_replica().
 struct ReplicaRun {
-  int replica = 0;
-  size_t next = 0;  // how many changes this replica has made
+  int replica = 0;  // replica that runs now
+  size_t next = 0;  // number of changes that it has asked for
   std::vector<CollectedChange> changes;
 };
 
@@ -36,16 +46,17 @@ std::string describe(const DeferredChange* change) {
   return change == nullptr ? "nothing" : absl::StrCat(change->call, "() of ", change->name);
 }
 
-// Either may be null: that replica makes no change there.
-Error other_changes(int replica, const DeferredChange* its, const DeferredChange* first) {
+// Returns the error for a replica whose change differs from that of replica 0. Either is null if
+// that replica makes no change at this position.
+Error changes_differ(int replica, const DeferredChange* its, const DeferredChange* first) {
   const std::string function = captured_function();
   return Error(ErrorCode::kFailedPrecondition,
                absl::StrCat(function.empty() ? "" : absl::StrCat("in function '", function, "' "),
                             "replica ", replica, " calls ", describe(its),
                             " where replica 0 calls ", describe(first),
-                            ". A change is made once for all replicas, so they have to make the "
-                            "same ones in the same order; which they are must not depend on "
-                            "tr::replica_id() or on the data"),
+                            ". A change is made once for all replicas, so all replicas must make "
+                            "the same changes in the same order, whatever tr::replica_id() and the "
+                            "data are"),
                {"", (its != nullptr ? its : first)->name});
 }
 
@@ -53,14 +64,16 @@ at::Tensor sum_of(const at::Tensor& sum, const at::Tensor& value, size_t replica
   if (!value.defined()) return sum;
   if (!sum.defined()) return value;
   if (value.sizes() != sum.sizes()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                absl::StrCat("replica ", replica, " gives a tensor of shape [",
-                             absl::StrJoin(value.sizes(), ", "), "], those before it [",
-                             absl::StrJoin(sum.sizes(), ", "),
-                             "]; what replicas give is taken together element by element"));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        absl::StrCat("replica ", replica, " returned a tensor of shape [",
+                     absl::StrJoin(value.sizes(), ", "), "], but the replicas before it returned [",
+                     absl::StrJoin(sum.sizes(), ", "),
+                     "]; results of replicas are combined element by element, so their "
+                     "shapes must agree"));
   }
-  // Not in place: a write would keep branches of the graph from running at once. A dense tensor
-  // takes a sparse one, not the other way round.
+  // Not in place, since a write would keep branches of the graph from running in parallel. LibTorch
+  // adds a sparse tensor to a dense one, but not a dense one to a sparse one.
   return sum.is_sparse() ? value.add(sum) : sum.add(value);
 }
 
@@ -70,8 +83,8 @@ void for_each_replica(int replicas, const std::function<void(int)>& body) {
   if (replicas == 1) return body(0);
   if (current != nullptr) {
     throw Error(ErrorCode::kFailedPrecondition,
-                absl::StrCat("strategy.run() inside of replica ", current->replica,
-                             " of another one; replicas have none of their own"));
+                absl::StrCat("strategy.run() was called inside replica ", current->replica,
+                             " of another strategy.run(); replicas cannot be nested"));
   }
   ReplicaRun run;
   for (; run.replica < replicas; ++run.replica) {
@@ -80,7 +93,7 @@ void for_each_replica(int replicas, const std::function<void(int)>& body) {
     run.next = 0;
     body(run.replica);
     if (run.next < run.changes.size()) {
-      throw other_changes(run.replica, nullptr, &run.changes[run.next].first);
+      throw changes_differ(run.replica, nullptr, &run.changes[run.next].first);
     }
   }
   for (const CollectedChange& change : run.changes) {
@@ -102,7 +115,7 @@ void defer(DeferredChange change) {
   }
   const DeferredChange* first = index < run.changes.size() ? &run.changes[index].first : nullptr;
   if (first == nullptr || change.object != first->object || change.call != first->call) {
-    throw other_changes(run.replica, &change, first);
+    throw changes_differ(run.replica, &change, first);
   }
   run.changes[index].by_replica.push_back(std::move(change.values));
 }
@@ -115,8 +128,8 @@ std::vector<at::Tensor> aggregate(Aggregation aggregation,
     const std::vector<at::Tensor>& values = by_replica[replica];
     if (values.size() != result.size()) {
       throw Error(ErrorCode::kInvalidArgument,
-                  absl::StrCat("replica ", replica, " gives ", values.size(),
-                               " tensors, replica 0 gives ", result.size()));
+                  absl::StrCat("replica ", replica, " returned ", values.size(),
+                               " tensors, but replica 0 returned ", result.size()));
     }
     for (size_t i = 0; i < result.size(); ++i) result[i] = sum_of(result[i], values[i], replica);
   }

@@ -10,34 +10,40 @@
 
 namespace trireme {
 
-// The number of the replica that the calling thread runs, in strategy.run(); else 0.
+// Returns the number of the replica that the calling thread runs in strategy.run(); 0 outside of
+// it.
 int replica_id();
 
 namespace internal {
 
 // Runs a body once for each replica, in order, on the calling thread.
 //
-// With several of them a change that the body makes is not made in its place. It is collected, and
-// made once, after the last replica, of what all replicas gave for it. So they all see the same
-// values, and a step on parameter servers reads no variable after its optimizer got a gradient.
-// Throws Error if the replicas do not make the same changes in the same order.
+// With several replicas, changes of variables are not made where the body asks for them. They are
+// collected, and each is made once after the last replica, from the values of all replicas. So all
+// replicas read the same values, and a step on parameter servers reads no variable after its
+// optimizer got a gradient. Throws Error if the replicas do not make the same changes in the same
+// order, or if it is called in a replica.
 void for_each_replica(int replicas, const std::function<void(int replica)>& body);
 
-// Whether the calling thread is in one of several replicas, so that changes are to be deferred.
+// Returns true if the calling thread runs one of several replicas, so that changes must be
+// deferred.
 bool in_replica();
 
+// A change that a replica asks for.
 struct DeferredChange {
-  const void* object;  // what is changed; tells it from others of one name
-  std::string name;    // for people: "variable 'w'"
-  std::string call;    // "assign"
+  const void* object;  // object to change; identifies it among objects with the same name
+  std::string name;    // name of the object for errors: "variable 'w'"
+  std::string call;    // name of the call for errors: "assign"
   Aggregation aggregation;
-  std::vector<at::Tensor> values;  // of this replica, which nobody will write to
+  std::vector<at::Tensor> values;  // values of this replica; must not be written to afterwards
+  // Makes the change with the combined values. Called once for all replicas.
   std::function<void(const std::vector<at::Tensor>& aggregated)> make;
 };
+// Adds a change of the current replica. Must be called in a replica.
 void defer(DeferredChange change);
 
-// Tensor by tensor over the replicas, each of which gives as many. Undefined ones count as zero.
-// Sums of sparse tensors are sparse.
+// Combines the tensors of the replicas, one by one. All replicas must give the same number of
+// tensors. Undefined ones count as zero. Sums of sparse tensors are sparse.
 std::vector<at::Tensor> aggregate(Aggregation aggregation,
                                   const std::vector<std::vector<at::Tensor>>& by_replica);
 

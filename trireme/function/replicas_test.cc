@@ -35,7 +35,7 @@ TEST(Replicas, RunInOrderAndKnowTheirIds) {
   EXPECT_EQ(replica_id(), 0);
 }
 
-TEST(Replicas, AnErrorEndsThemAndChangesNothing) {
+TEST(Replicas, AnErrorStopsTheRunAndMakesNoChange) {
   const Variable v = number("v", 1, Aggregation::kSum);
   EXPECT_THROW(for_each_replica(2,
                                 [&](int replica) {
@@ -47,7 +47,8 @@ TEST(Replicas, AnErrorEndsThemAndChangesNothing) {
   EXPECT_EQ(v.read().item<double>(), 1);
 }
 
-// Replica 0 gives 2, replica 1 gives 6, to a variable that is 10.
+// Applies a change with value 2 in replica 0 and value 6 in replica 1 to a variable that is 10,
+// eagerly and in a captured function.
 class AggregationTest : public testing::TestWithParam<bool> {
  protected:
   double after(Aggregation aggregation,
@@ -65,7 +66,7 @@ class AggregationTest : public testing::TestWithParam<bool> {
   }
 };
 
-TEST_P(AggregationTest, TakesTheReplicasValuesTogether) {
+TEST_P(AggregationTest, CombinesTheValuesOfTheReplicas) {
   const auto assign = [](const Variable& v, const Tensor& x) { v.assign(x); };
   const auto add = [](const Variable& v, const Tensor& x) { v.assign_add(x); };
   const auto sub = [](const Variable& v, const Tensor& x) { v.assign_sub(x); };
@@ -80,7 +81,7 @@ TEST_P(AggregationTest, TakesTheReplicasValuesTogether) {
   EXPECT_EQ(after(Aggregation::kOnlyFirstReplica, sub), 8);
 }
 
-TEST_P(AggregationTest, NoneIsRefused) {
+TEST_P(AggregationTest, RejectsAnAssignmentWithoutAggregation) {
   const Error error = error_of([&] {
     after(Aggregation::kNone, [](const Variable& v, const Tensor& x) { v.assign_add(x); });
   });
@@ -90,7 +91,7 @@ TEST_P(AggregationTest, NoneIsRefused) {
   EXPECT_THAT(error.what(), HasSubstr("aggregation"));
 }
 
-TEST_P(AggregationTest, AReplicaSeesWhatWasBeforeAndItsValueCountsAsItWas) {
+TEST_P(AggregationTest, ReplicasReadOldValuesAndLaterWritesToAValueDoNotCount) {
   const double result = after(Aggregation::kSum, [](const Variable& v, const Tensor& x) {
     Tensor change = x * 1;
     v.assign_add(change);
@@ -103,13 +104,13 @@ TEST_P(AggregationTest, AReplicaSeesWhatWasBeforeAndItsValueCountsAsItWas) {
 INSTANTIATE_TEST_SUITE_P(Run, AggregationTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "captured" : "eager"; });
 
-TEST(Replicas, WholeNumbersStayWhole) {
+TEST(Replicas, MeanOfAnIntegerVariableIsAnInteger) {
   const Variable v("v", torch::tensor(int64_t{10}), {.aggregation = Aggregation::kMean});
   for_each_replica(2, [&](int replica) { v.assign_add(torch::tensor(int64_t{3 + 2 * replica})); });
   EXPECT_EQ(v.read().item<int64_t>(), 14);
 }
 
-TEST(Replicas, HaveToMakeTheSameChanges) {
+TEST(Replicas, MustMakeTheSameChangesInTheSameOrder) {
   const Variable a = number("a", 0, Aggregation::kSum), b = number("b", 0, Aggregation::kSum);
   const Tensor one = torch::tensor(1.0);
   const auto error_for = [&](const std::function<void(int)>& body) {
@@ -133,19 +134,19 @@ TEST(Replicas, HaveToMakeTheSameChanges) {
   EXPECT_EQ(a.read().item<double>(), 0);
 }
 
-TEST(Replicas, HaveNoReplicas) {
+TEST(Replicas, CannotBeNested) {
   EXPECT_EQ(
       error_of([] { for_each_replica(2, [](int) { for_each_replica(2, [](int) {}); }); }).code(),
       ErrorCode::kFailedPrecondition);
 }
 
-TEST(Replicas, AFunctionInAReplicaOutsideOfOneIsRefused) {
+TEST(Replicas, RejectsACapturedFunctionInAReplicaOfEagerCode) {
   const Variable v = number("v", 0, Aggregation::kSum);
   const auto add = function("add", [&](const Tensor& x) { v.assign_add(x); });
   const Error error = error_of([&] { for_each_replica(2, [&](int) { add(torch::tensor(1.0)); }); });
   EXPECT_EQ(error.origin().object, "function 'add'");
   EXPECT_THAT(error.what(), HasSubstr("inside of a captured function"));
-  // In a function it is a part of that one.
+  // Inside another captured function it becomes part of that one.
   function("both",
            [&](const Tensor& x) { for_each_replica(2, [&](int) { add(x); }); })(torch::tensor(1.0));
   EXPECT_EQ(v.read().item<double>(), 2);
@@ -161,7 +162,7 @@ TEST(Replicas, AreIndependentBranchesOfTheGraph) {
         return internal::aggregate(Aggregation::kSum, {{sums[0]}, {sums[1]}})[0];
       });
   const Graph graph = step.graph(torch::ones({2, 4}));
-  const auto& def = graph.plan()->graph->def;
+  const auto& def = internal::Access<Graph>::plan(graph)->graph->def;
   EXPECT_THAT(def.scopes(), testing::IsSupersetOf({"replica_0", "replica_1"}));
   std::map<uint32_t, std::string> made_in;
   for (const auto& node : def.nodes()) {
@@ -172,10 +173,10 @@ TEST(Replicas, AreIndependentBranchesOfTheGraph) {
     }
     for (const auto& result : node.results()) made_in[result.value()] = scope;
   }
-  for (const auto& node : graph.plan()->nodes) EXPECT_FALSE(node.writes);
+  for (const auto& node : internal::Access<Graph>::plan(graph)->nodes) EXPECT_FALSE(node.writes);
 }
 
-TEST(Replicas, OneIsAsIfThereWereNone) {
+TEST(Replicas, OneReplicaGivesTheSameGraphAsNone) {
   const Variable v = number("v", 0, Aggregation::kNone);
   const auto body = [&](const Tensor& x) {
     v.assign_add(x * 2);

@@ -1,3 +1,8 @@
+// A list in the order of use, searched linearly: a function has few signatures. The key does not
+// cover everything that the validity of a graph depends on. Training modes are compared with the
+// snapshot in the graph, so that graphs for both modes stay in the cache. A graph whose variables
+// or constants have changed (is_valid) will not become valid again, so it is removed when it is
+// found.
 #include "trireme/function/signature_cache.h"
 
 #include <ATen/core/grad_mode.h>
@@ -29,8 +34,8 @@ SignatureCache::SignatureCache(std::string function, size_t capacity)
 std::shared_ptr<const CapturedGraph> SignatureCache::find(const std::string& key) {
   MutexLock lock(mutex_);
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-    if (entry->key != key || !entry->graph->modes.still_hold()) continue;
-    if (!entry->graph->holds()) {
+    if (entry->key != key || !entry->graph->modes.are_current()) continue;
+    if (!entry->graph->is_valid()) {
       entries_.erase(entry);
       return nullptr;
     }
@@ -42,7 +47,7 @@ std::shared_ptr<const CapturedGraph> SignatureCache::find(const std::string& key
 
 void SignatureCache::add(Entry entry, std::vector<std::string> arguments) {
   MutexLock lock(mutex_);
-  note_capture(std::move(arguments));
+  count_capture(std::move(arguments));
   entries_.push_front(std::move(entry));
   if (entries_.size() > capacity_) entries_.pop_back();
 }
@@ -61,10 +66,10 @@ int SignatureCache::captures() const {
   return captures_;
 }
 
-void SignatureCache::note_capture(std::vector<std::string> arguments) {
-  // The first capture is no retrace.
+void SignatureCache::count_capture(std::vector<std::string> arguments) {
+  // The first capture does not count as a retrace.
   if (captures_++ == kRetracesBeforeWarning) {
-    std::string which = "nothing in the arguments: the training mode or a constant's source";
+    std::string which = "no argument, but the training mode or the contents of a constant";
     for (size_t i = 0; i < arguments.size() && i < last_arguments_.size(); ++i) {
       if (arguments[i] == last_arguments_[i]) continue;
       which =
@@ -72,7 +77,7 @@ void SignatureCache::note_capture(std::vector<std::string> arguments) {
       break;
     }
     log_warning("function '", function_, "' was captured again for the ", kRetracesBeforeWarning,
-                "th time, which is slow. What differs is ", which,
+                "th time, which is slow. Changed since the last capture: ", which,
                 ". Pad batches to one shape, and pass numbers that change as tensors.");
   }
   last_arguments_ = std::move(arguments);

@@ -11,44 +11,46 @@
 
 namespace trireme::internal {
 
-// Returns one text for the signatures of all arguments, with the modes of the calling thread that a
-// graph depends on.
+// Returns one key for the signatures of all arguments and for the modes that a graph depends on:
+// gradient mode and default dtype.
 std::string signature_key(const std::vector<std::string>& arguments);
 
-// The captured graphs of one function by the signature of their calls. Evicts the least recently
-// used. Warns when the function is captured again and again. Thread-safe.
+// The captured graphs of one function, by the signature of their calls. Evicts the least recently
+// used one. Warns if the function is captured too often. Thread-safe.
 class SignatureCache {
  public:
   struct Entry {
-    std::string key;            // of the arguments with the elements that were drawn from them
-    std::string arguments;      // the key without elements, which is known before any is drawn
-    std::vector<size_t> draws;  // how many elements a step draws from each source
+    std::string key;            // key of the arguments with the elements drawn from them
+    std::string arguments;      // key of the arguments alone, which is known before any draw
+    std::vector<size_t> draws;  // number of elements that a step draws from each source
     std::shared_ptr<const CapturedGraph> graph;
   };
 
   SignatureCache(std::string function, size_t capacity);
 
-  // Returns null if there is no graph for the key, or if the one there was does not hold any more.
+  // Returns the graph for the key; null if there is none, or if it is no longer valid.
   std::shared_ptr<const CapturedGraph> find(const std::string& key);
-  // `arguments` are the signatures that the entry's key was made of.
+  // Adds a graph that was just captured. `arguments` are the signatures in the entry's key.
   void add(Entry entry, std::vector<std::string> arguments);
 
-  // Returns how many elements a call with such arguments drew last from each of its `sources`;
-  // zeros if there was none.
+  // Returns how many elements the last call with these arguments drew from each of its `sources`;
+  // zeros if there was no such call.
   std::vector<size_t> known_draws(const std::string& arguments, size_t sources) const;
   // Returns how many graphs were added so far.
   int captures() const;
 
  private:
-  void note_capture(std::vector<std::string> arguments) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Counts a capture and warns if there were too many.
+  void count_capture(std::vector<std::string> arguments) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string function_;
   const size_t capacity_;
 
   mutable Mutex mutex_;
-  std::list<Entry> entries_ ABSL_GUARDED_BY(mutex_);  // the most recently used first
+  std::list<Entry> entries_ ABSL_GUARDED_BY(mutex_);  // most recently used first
   int captures_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<std::string> last_arguments_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> last_arguments_
+      ABSL_GUARDED_BY(mutex_);  // arguments of the last capture
 };
 
 }  // namespace trireme::internal

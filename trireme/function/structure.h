@@ -15,21 +15,22 @@
 
 #include "trireme/function/draws.h"
 
-// How arguments and results of captured functions are taken apart into tensors and put together
-// again. Known: tensors, numbers, strings, and vectors, pairs, tuples, optionals and string maps of
-// what is known. A type of one's own specialises Structure.
+// Takes the arguments and results of captured functions apart into tensors and puts them together
+// again. Supports tensors, numbers, enums and strings, and vectors, pairs, tuples, optionals and
+// string maps of supported types. For a type of your own, specialise Structure.
 namespace trireme {
 namespace internal {
 
-// "float32[32, 64]", with strides where they are not the usual ones.
+// Appends the signature of a tensor: "Float[32, 64]", with the strides if it is not contiguous.
 void append_tensor_signature(const at::Tensor& tensor, std::string& signature);
 
+// The parts of a value that was taken apart.
 struct Flattened {
   std::vector<at::Tensor> tensors;
-  std::string signature;   // everything but the tensors' contents
-  ElementSources sources;  // what elements are drawn from, each once
+  std::string signature;   // everything except the contents of the tensors
+  ElementSources sources;  // sources of elements in the value, each once
 
-  // Which of the sources it is.
+  // Adds a source, unless it was added before, and returns its index.
   size_t add_source(const std::shared_ptr<ElementSource>& source) {
     const auto found = std::find(sources.begin(), sources.end(), source);
     const size_t index = found - sources.begin();
@@ -38,14 +39,17 @@ struct Flattened {
   }
 };
 
-// Hands out other tensors, and what stands for the sources.
+// Hands out the tensors, one after the other, that replace those of a value, and the sources that
+// replace its sources. The vector and the map must outlive it.
 class TensorCursor {
  public:
   using Drawn = std::map<std::shared_ptr<ElementSource>, std::shared_ptr<DrawnElements>>;
 
   explicit TensorCursor(const std::vector<at::Tensor>& tensors, const Drawn* drawn = nullptr)
       : next_(tensors.begin()), drawn_(drawn) {}
+  // Returns the next tensor.
   at::Tensor next() { return *next_++; }
+  // Returns the replacement of a source.
   std::shared_ptr<ElementSource> drawn_from(const std::shared_ptr<ElementSource>& source) const {
     return drawn_->at(source);
   }
@@ -57,9 +61,15 @@ class TensorCursor {
 
 }  // namespace internal
 
-// flatten() appends the tensors in a fixed order; replace() gives a copy with other tensors in
-// their places. Whatever is not a tensor is part of the signature, and so a constant of the graph;
-// but for sources of elements, which each step draws from.
+// Says how a type is taken apart. A specialisation has three members:
+//
+//   kTensorsOnly   true if a value holds nothing but tensors, so that a function may return it
+//   flatten()      appends the tensors of a value in a fixed order, and everything else to the
+//                  signature
+//   replace()      returns a copy of a value with the cursor's tensors in place of its own
+//
+// Parts that are not tensors are constants of the graph, and another value of them leads to another
+// capture. Sources of elements are the exception: each step draws from them anew.
 template <typename T, typename = void>
 struct Structure {
   static_assert(std::is_void_v<T>,
@@ -160,7 +170,7 @@ struct Structure<std::tuple<T...>> {
     out.signature += ')';
   }
   static std::tuple<T...> replace(const std::tuple<T...>& value, internal::TensorCursor& reader) {
-    // Braces fix the order in which the reader is read.
+    // Braces fix the order of evaluation, and so the order in which tensors are taken.
     return std::apply(
         [&](const T&... item) { return std::tuple<T...>{Structure<T>::replace(item, reader)...}; },
         value);

@@ -7,6 +7,7 @@
 namespace trireme::internal {
 namespace {
 
+// A watched module and its submodules.
 struct Tracked {
   std::weak_ptr<torch::nn::Module> root;
   std::shared_ptr<const std::vector<const torch::nn::Module*>> parts;
@@ -33,7 +34,8 @@ std::string training_of(const std::vector<const torch::nn::Module*>& parts) {
 }  // namespace
 
 void watch_training_mode(torch::nn::Module& module) {
-  // Empty for a module that no shared pointer owns; its mode is then not watched.
+  // Expired for a module that no shared pointer owns. Such a module cannot be watched, since
+  // nothing tells when it is gone.
   const std::weak_ptr<torch::nn::Module> root = module.weak_from_this();
   if (root.expired()) return;
   TrackedModules& tracked = tracked_modules();
@@ -57,7 +59,7 @@ TrainingModes TrainingModes::now() {
   return modes;
 }
 
-bool TrainingModes::still_hold() const {
+bool TrainingModes::are_current() const {
   for (const Modes& modes : modules_) {
     const auto root = modes.root.lock();
     if (root != nullptr && training_of(*modes.parts) != modes.training) return false;

@@ -10,22 +10,27 @@ class Module;
 
 namespace trireme::internal {
 
-// From now on the mode of this module's parts counts.
+// Makes the training modes of the module and of its submodules part of TrainingModes from now on.
+// Does nothing for a module that no shared pointer owns. Thread-safe.
 void watch_training_mode(torch::nn::Module& module);
 
-// Which parts of the watched modules train and which evaluate. A C++ flag that decides what a
-// function does, and so a part of its signature.
+// A snapshot of which watched modules are in training mode and which in evaluation mode. The mode
+// is a flag in C++ that decides which operators a function calls, so it is part of the signature of
+// a captured graph. Holds the modules weakly.
 class TrainingModes {
  public:
+  // Returns the current modes of all watched modules.
   static TrainingModes now();
-  // Whether the modules are as they were. Modules that came or went since do not count.
-  bool still_hold() const;
+  // Returns true if all modules of the snapshot still have the same modes. Ignores modules that
+  // were added or destroyed since.
+  bool are_current() const;
 
  private:
   struct Modes {
     std::weak_ptr<torch::nn::Module> root;
+    // The root and its submodules. Valid while the root lives.
     std::shared_ptr<const std::vector<const torch::nn::Module*>> parts;
-    std::string training;
+    std::string training;  // one letter for each part: 't' in training mode, 'e' in evaluation mode
   };
   std::vector<Modes> modules_;
 };

@@ -10,7 +10,7 @@
 
 #include "trireme/function/variable.h"
 
-// The programs of traps_test.cc, which runs them; the sources traps_*_test.cc list them by subject.
+// The programs that traps_test.cc runs. The sources traps_*_test.cc list them by subject.
 namespace trireme {
 
 using torch::Tensor;
@@ -20,8 +20,8 @@ using Step = std::function<Tensors(Tensor, Tensor)>;
 // A small program with one way in which a capture can go wrong.
 struct Program {
   std::string name;
-  std::function<Step()> make;  // with fresh state, so that two runs start alike
-  std::string refusal;         // empty: replays equal
+  std::function<Step()> make;  // makes the step with fresh state, so that two runs start alike
+  std::string refusal;         // text of the error that rejects it; empty if it must replay equal
 };
 
 inline void PrintTo(const Program& program, std::ostream* out) {
@@ -33,7 +33,7 @@ std::vector<Program> operator_programs();
 std::vector<Program> gradient_programs();
 std::vector<Program> state_programs();
 
-// Appends a program with state of its own to a list.
+// Appends programs with state of their own to a list.
 class AddProgram {
  public:
   explicit AddProgram(std::vector<Program>& list) : list_(list) {}
@@ -45,7 +45,7 @@ class AddProgram {
   std::vector<Program>& list_;
 };
 
-// Appends a program without state to a list.
+// Appends programs without state to a list.
 class AddPureProgram {
  public:
   explicit AddPureProgram(std::vector<Program>& list) : list_(list) {}
@@ -57,12 +57,13 @@ class AddPureProgram {
   std::vector<Program>& list_;
 };
 
+// Makes a variable with different numbers, some of them negative.
 inline Variable weight(const std::string& name, at::IntArrayRef sizes, double scale = 0.1) {
   const int64_t count = c10::multiply_integers(sizes);
   return Variable(name, (torch::arange(count).to(torch::kFloat) * scale - 0.3).view(sizes));
 }
 
-// Gradient descent by hand, as a program may write it.
+// Does one step of gradient descent by hand, as a program may write it.
 inline void descend(const Tensor& loss, const std::vector<Variable>& variables) {
   Tensors parameters;
   for (const Variable& variable : variables) parameters.push_back(variable.read());

@@ -1,4 +1,4 @@
-// Traps in training: variables, autograd, sparse gradients, modules.
+// Programs that train: variables, autograd, sparse gradients, modules.
 #include <torch/torch.h>
 
 #include "trireme/function/module.h"
@@ -18,7 +18,8 @@ void add_variable_programs(std::vector<Program>& list) {
       return Tensors{loss, w.read(), b.read()};
     });
   });
-  add("SavedOutputs", [] {  // of sigmoid, softmax, exp, max pooling: unpacked as new tensors
+  // Autograd saves the outputs of sigmoid, softmax and exp, and unpacks them as new tensors.
+  add("SavedOutputs", [] {
     Variable w = weight("w", {3, 3});
     return Step([w](Tensor x, Tensor) {
       Tensor h = torch::sigmoid(x.matmul(w.read()));
@@ -46,7 +47,7 @@ void add_variable_programs(std::vector<Program>& list) {
       return Tensors{before, after, w.read() * 2};
     });
   });
-  add("VariableReturnedItself", [] {
+  add("VariableIsReturned", [] {
     Variable w = weight("w", {3});
     return Step([w](Tensor x, Tensor) {
       w.assign_add(x.sum(0));
@@ -201,7 +202,7 @@ void add_module_programs(std::vector<Program>& list) {
     });
   });
   add(
-      "BatchNormOnTensorsThatAreNoVariablesIsRefused",
+      "BatchNormOnTensorsThatAreNotVariablesIsRefused",
       [] {
         Tensor mean = torch::zeros({3}), variance = torch::ones({3});
         return Step([mean, variance](Tensor x, Tensor) {
@@ -216,7 +217,7 @@ void add_module_programs(std::vector<Program>& list) {
     });
   });
   add(
-      "ParameterThatIsNoVariableIsRefused",
+      "ParameterThatIsNotAVariableIsRefused",
       [] {
         torch::nn::Linear net(3, 2);
         return Step([net](Tensor x, Tensor) mutable { return Tensors{net(x)}; });

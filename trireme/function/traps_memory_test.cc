@@ -1,4 +1,4 @@
-// Traps in memory: results that share it, views, writes, constants.
+// Programs that use memory in unusual ways: shared results, views, writes, constants.
 #include <torch/torch.h>
 
 #include "trireme/function/trap_program.h"
@@ -69,7 +69,7 @@ void add_view_programs(std::vector<Program>& list) {
     a.squeeze_(0);
     return Tensors{a};
   });
-  // Their gradients are made of other operators, and have kernels of their own as well.
+  // The backward operators of both are composite, but also have kernels of their own.
   pure("GradientsOfSiluAndMish", [](Tensor x, Tensor) {
     const Tensor a = x.detach().clone().requires_grad_();
     (torch::silu(a) + torch::mish(a)).sum().backward();

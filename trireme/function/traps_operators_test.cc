@@ -1,4 +1,5 @@
-// Traps in operators: lists, optional tensors, no tensor result, shapes that depend on data.
+// Programs with unusual operators: lists, optional tensors, results that are not tensors, shapes
+// that depend on data.
 #include <torch/torch.h>
 
 #include "trireme/function/trap_program.h"
@@ -47,7 +48,7 @@ void add_list_programs(std::vector<Program>& list) {
     auto [values, places] = x.max(1);
     return Tensors{values, std::get<1>(x.sort(1)), std::get<0>(x.topk(2))};
   });
-  pure("ShapesAreFactsOfTheSignature", [](Tensor x, Tensor) {
+  pure("ShapesAreConstantsOfTheSignature", [](Tensor x, Tensor) {
     return Tensors{x.view({x.size(1), x.numel() / x.size(1)}) * static_cast<double>(x.size(0))};
   });
 }
@@ -87,19 +88,19 @@ void add_data_dependent_programs(std::vector<Program>& list) {
   });
   pure(
       "NumberReadThroughAPointerIsRefused",
-      [](Tensor x, Tensor) { return Tensors{x * x.data_ptr<float>()[0]}; }, "captured twice");
+      [](Tensor x, Tensor) { return Tensors{x * x.data_ptr<float>()[0]}; }, "two captures differ");
   pure(
       "ShapeReadThroughAPointerIsRefused",
       [](Tensor x, Tensor y) {
         return Tensors{x.narrow(0, 0, 1 + y.data_ptr<int64_t>()[0] % 3).sum()};
       },
-      "captured twice");
+      "two captures differ");
   pure(
       "BranchThroughAPointerIsRefused",
       [](Tensor x, Tensor) {
         return Tensors{x.data_ptr<float>()[0] > x.data_ptr<float>()[1] ? x.exp() : x.sin()};
       },
-      "captured twice");
+      "two captures differ");
 }
 
 void add_uncommon_programs(std::vector<Program>& list) {
@@ -113,7 +114,7 @@ void add_uncommon_programs(std::vector<Program>& list) {
     return Tensors{torch::view_as_real(z.t().contiguous()), torch::imag(z) * 2};
   });
   pure(
-      "UnknownOperatorOnTheListIsRefused",
+      "OperatorThatIsNotOnTheListIsRefused",
       [](Tensor x, Tensor) {
         return Tensors{torch::quantize_per_tensor(x, 0.1, 0, torch::kQInt8)};
       },

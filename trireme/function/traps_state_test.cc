@@ -1,4 +1,4 @@
-// Traps in state outside of the graph: the program's own, random numbers, workspaces of layers.
+// Programs with state outside of the graph: their own, random numbers, workspaces of layers.
 #include <torch/torch.h>
 
 #include "trireme/function/function.h"
@@ -18,7 +18,7 @@ void add_frozen_state_programs(std::vector<Program>& list) {
         return Step(
             [counter](Tensor x, Tensor) { return Tensors{x / static_cast<double>(++*counter)}; });
       },
-      "captured twice");
+      "two captures differ");
   add(
       "FrozenCounterAsATensorIsRefused",
       [] {
@@ -27,7 +27,7 @@ void add_frozen_state_programs(std::vector<Program>& list) {
           return Tensors{x / torch::full({1}, static_cast<double>(++*counter))};
         });
       },
-      "captured twice");
+      "two captures differ");
   add(
       "FrozenCounterInAVectorIsRefused",
       [] {
@@ -37,20 +37,20 @@ void add_frozen_state_programs(std::vector<Program>& list) {
           return Tensors{x * torch::tensor(std::vector<float>{1, 2, static_cast<float>(*counter)})};
         });
       },
-      "captured twice");
+      "two captures differ");
   add(
-      "OperatorsThatComeAndGoAreRefused",
+      "OperatorsThatVaryBetweenRunsAreRefused",
       [] {
         auto counter = std::make_shared<int>(0);
         return Step([counter](Tensor x, Tensor) {
           return Tensors{++*counter % 2 == 0 ? x.exp() : x.exp().sin()};
         });
       },
-      "captured twice");
+      "two captures differ");
   add(
-      "RandomNumbersOfTheLibraryAreRefused",
+      "RandomNumbersOfTheCLibraryAreRefused",
       [] { return Step([](Tensor x, Tensor) { return Tensors{x * (rand() % 100000)}; }); },
-      "captured twice");
+      "two captures differ");
 }
 
 void add_escaping_tensor_programs(std::vector<Program>& list) {
@@ -76,7 +76,7 @@ void add_escaping_tensor_programs(std::vector<Program>& list) {
       },
       "outlives the function");
   add(
-      "VariableGivenOtherMemoryIsRefused",
+      "ReplacedMemoryOfAVariableIsRefused",
       [] {
         Variable w = weight("w", {3});
         return Step([w](Tensor x, Tensor) {
@@ -85,7 +85,7 @@ void add_escaping_tensor_programs(std::vector<Program>& list) {
           return Tensors{a};
         });
       },
-      "other memory");
+      "replaced its memory");
   add(
       "VariableReshapedIsRefused",
       [] {
@@ -100,7 +100,7 @@ void add_escaping_tensor_programs(std::vector<Program>& list) {
 
 void add_random_programs(std::vector<Program>& list) {
   const AddProgram add(list);
-  add("RandomNumbersAreThoseOfTheStep", [] {
+  add("RandomNumbersComeFromTheStepsGenerator", [] {
     return Step([](Tensor x, Tensor) {
       return Tensors{x + torch::rand({4, 3}),
                      torch::randn_like(x),
@@ -139,7 +139,7 @@ void add_random_programs(std::vector<Program>& list) {
       },
       "seeds LibTorch's default generator");
   add(
-      "GeneratorOfOnesOwnIsRefused",
+      "GeneratorOfTheProgramIsRefused",
       [] {
         torch::Generator own = at::detail::createCPUGenerator(5);
         return Step([own](Tensor x, Tensor) { return Tensors{x + torch::rand({3}, own)}; });
@@ -189,7 +189,7 @@ void add_composite_programs(std::vector<Program>& list) {
       return Tensors{loss, table.read()};
     });
   });
-  add("Checkpointless", [] {  // autograd::Function of one's own
+  add("UserDefinedAutogradFunction", [] {
     struct Twice : torch::autograd::Function<Twice> {
       static Tensor forward(torch::autograd::AutogradContext* context, Tensor x) {
         context->save_for_backward({x});

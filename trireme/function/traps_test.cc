@@ -1,5 +1,6 @@
-// Small programs, one per way in which a capture can go wrong. Each either replays exactly as it
-// runs eagerly, over steps with changing arguments, or is refused with a message that says why.
+// Runs small programs, one for each way in which a capture can go wrong. Each must either replay
+// exactly as it runs eagerly, over steps with changing arguments, or be refused with a message that
+// says why.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,3 +1,9 @@
+// Where reads and changes of a variable go. During a capture they go to the variable's tensor in
+// the program, as ordinary operators that the recorder sees; the graph knows which variable it is,
+// and whatever runs the graph redirects them. Outside of a capture they go to the tensor if the
+// variable lives in the program, and to its backend if it lives on parameter servers. A variable on
+// another task can be reached only by a session. In one of several replicas changes are deferred
+// first of all (replicas.h).
 #include "trireme/function/variable.h"
 
 #include <ATen/core/grad_mode.h>
@@ -5,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
 #include "trireme/capture/capture.h"
-#include "trireme/capture/device_scope.h"
+#include "trireme/capture/device_request.h"
 #include "trireme/capture/eager_mode.h"
 #include "trireme/capture/variable_backend.h"
 #include "trireme/capture/variable_registry.h"
@@ -24,7 +30,8 @@ void check_shape(const internal::VariableRecord& record, const at::Tensor& value
       {"", absl::StrCat("variable '", record.name, "'")});
 }
 
-// What the program holds of a variable that lives elsewhere is what it starts from.
+// Throws Error for a variable on another task: the program's tensor holds only its initial
+// contents.
 void check_reachable(const internal::VariableRecord& record) {
   if (!record.is_remote() || internal::is_capturing() || runs_eagerly()) return;
   throw Error(ErrorCode::kFailedPrecondition,
@@ -36,28 +43,29 @@ void check_reachable(const internal::VariableRecord& record) {
 
 using Change = internal::VariableBackend::Change;
 
-// A capture works on what the program holds; what it reads and changes is redirected later.
-bool lives_elsewhere(const internal::VariableRecord& record) {
+// Returns true if reads and changes go to the variable's backend. A capture works on the program's
+// tensor instead.
+bool uses_backend(const internal::VariableRecord& record) {
   return record.backend != nullptr && !internal::is_capturing();
 }
 
 using Assign = void (Variable::*)(const at::Tensor&) const;
 
-// In one of several replicas: once for all of them, when they are done.
-void assign_later(const Variable& variable, const char* call, const at::Tensor& value,
+// Defers an assignment in one of several replicas. It is made once for all of them after the last.
+void defer_assign(const Variable& variable, const char* call, const at::Tensor& value,
                   Assign assign) {
-  const internal::VariableRecord& record = *variable.record();
+  const internal::VariableRecord& record = *internal::Access<Variable>::record(variable);
   const std::string name = absl::StrCat("variable '", record.name, "'");
   if (record.aggregation == Aggregation::kNone) {
     throw Error(ErrorCode::kFailedPrecondition,
-                absl::StrCat(call, "() in replica ", replica_id(),
-                             ", and nothing says what becomes of the values of all replicas; make "
-                             "it with VariableOptions::aggregation, or assign outside of "
-                             "strategy.run()"),
+                absl::StrCat("cannot ", call, "() in replica ", replica_id(),
+                             ": the variable has no aggregation, which says how the values of the "
+                             "replicas are combined. Make it with VariableOptions::aggregation, or "
+                             "assign outside of strategy.run()"),
                 {"", name});
   }
   const at::NoGradGuard no_gradients;
-  // A copy: the replica may go on to write to it.
+  // The value is copied, since the replica may write to it afterwards.
   const bool counts = record.aggregation != Aggregation::kOnlyFirstReplica || replica_id() == 0;
   internal::defer({.object = &record,
                    .name = name,
@@ -65,8 +73,9 @@ void assign_later(const Variable& variable, const char* call, const at::Tensor& 
                    .aggregation = record.aggregation,
                    .values = {counts ? value.clone() : at::Tensor()},
                    .make = [variable, assign](const std::vector<at::Tensor>& values) {
-                     // A mean of whole numbers is none.
-                     (variable.*assign)(values[0].to(variable.record()->tensor.scalar_type()));
+                     const auto& record = internal::Access<Variable>::record(variable);
+                     // The mean of integers is a float.
+                     (variable.*assign)(values[0].to(record->tensor.scalar_type()));
                    }});
 }
 
@@ -74,7 +83,7 @@ at::Tensor own_copy(const at::Tensor& initial, bool trainable) {
   if (!initial.defined()) {
     throw Error(ErrorCode::kInvalidArgument, "a variable needs a defined initial tensor");
   }
-  const internal::OwnWork own;
+  const internal::SuspendDeviceCheck no_device_check;
   at::Tensor tensor = initial.detach().clone();
   if (trainable && (tensor.is_floating_point() || tensor.is_complex())) {
     tensor.requires_grad_(true);
@@ -110,15 +119,15 @@ std::vector<std::string> Variable::shards() const {
 
 at::Tensor Variable::read() const {
   check_reachable(*record_);
-  if (lives_elsewhere(*record_)) return record_->backend->read(*record_);
+  if (uses_backend(*record_)) return record_->backend->read(*record_);
   return record_->tensor;
 }
 
 void Variable::assign(const at::Tensor& value) const {
   check_reachable(*record_);
   check_shape(*record_, value);
-  if (internal::in_replica()) return assign_later(*this, "assign", value, &Variable::assign);
-  if (lives_elsewhere(*record_)) return record_->backend->change(*record_, Change::kAssign, value);
+  if (internal::in_replica()) return defer_assign(*this, "assign", value, &Variable::assign);
+  if (uses_backend(*record_)) return record_->backend->change(*record_, Change::kAssign, value);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).copy_(value);
 }
@@ -127,8 +136,8 @@ void Variable::assign_add(const at::Tensor& delta) const {
   check_reachable(*record_);
   check_shape(*record_, delta);
   if (internal::in_replica())
-    return assign_later(*this, "assign_add", delta, &Variable::assign_add);
-  if (lives_elsewhere(*record_)) return record_->backend->change(*record_, Change::kAdd, delta);
+    return defer_assign(*this, "assign_add", delta, &Variable::assign_add);
+  if (uses_backend(*record_)) return record_->backend->change(*record_, Change::kAdd, delta);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).add_(delta);
 }
@@ -137,8 +146,8 @@ void Variable::assign_sub(const at::Tensor& delta) const {
   check_reachable(*record_);
   check_shape(*record_, delta);
   if (internal::in_replica())
-    return assign_later(*this, "assign_sub", delta, &Variable::assign_sub);
-  if (lives_elsewhere(*record_)) return record_->backend->change(*record_, Change::kAdd, -delta);
+    return defer_assign(*this, "assign_sub", delta, &Variable::assign_sub);
+  if (uses_backend(*record_)) return record_->backend->change(*record_, Change::kAdd, -delta);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).sub_(delta);
 }

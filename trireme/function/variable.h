@@ -4,8 +4,10 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "trireme/base/access.h"
 #include "trireme/capture/aggregation.h"
 
 namespace trireme {
@@ -13,45 +15,76 @@ namespace internal {
 struct VariableRecord;
 }
 
+// Options of a Variable.
 struct VariableOptions {
-  bool trainable = true;  // gradients flow to it, if its dtype allows
+  // True if optimizers train it. Gradients flow to it if its dtype is floating point or complex.
+  bool trainable = true;
+  // How the values that several replicas (strategy.run()) assign to it are combined.
   Aggregation aggregation = Aggregation::kNone;
 };
 
-// A named tensor that outlives steps. Captured functions read and write it where it is; any other
-// tensor that a captured function uses is a constant of its graph. A handle: copies mean the same
-// variable. It lives in the program's memory, unless it is made in a DeviceScope that names a task:
-// then there, once a session uses it; or in the scope of parameter servers: then there. One in the
-// program is not synchronised: a step that writes it and another that uses it must not run at once.
+// A named tensor that keeps its contents from step to step. Captured functions read and write it
+// where it lives; any other tensor that they use from outside is a constant of the graph.
+//
+//   tr::Variable calls("calls", torch::zeros({}, torch::kLong));
+//   auto count = tr::function("count", [=](const torch::Tensor& x) {
+//     calls.assign_add(torch::ones({}, torch::kLong));
+//     return x * calls.read();
+//   });
+//
+// A variable lives in the memory of the program, with two exceptions. Made in a DeviceScope that
+// names a task, it lives on that task once a session uses it. Made in the scope of parameter
+// servers (strategy.scope()), it lives on them.
+//
+// A handle: copies refer to the same variable. A variable in the program's memory is not
+// synchronised: a step that writes it must not run at the same time as another that uses it.
 class Variable {
  public:
-  // A name that is taken gets a suffix: "w", "w_1", "w_2".
+  // Makes a variable with a copy of `initial`. If the name is taken it gets a suffix: "w_1", "w_2".
   Variable(std::string name, const at::Tensor& initial, VariableOptions options = {});
-  explicit Variable(std::shared_ptr<internal::VariableRecord> record);
 
+  // Returns its name, which is unique in the program.
   const std::string& name() const;
+  // Returns true if optimizers train it.
   bool trainable() const;
-  // Where it lives, as far as the scopes that it was made in name it: "/job:ps/task:0"; empty: in
-  // the program, and on a session's master task for the functions that it runs. Of a sharded one,
-  // where its first shard lives.
+  // Returns the device named by the scopes in which it was made: "/job:ps/task:0". An empty string
+  // means the program, and for functions that a session runs, the session's master task. Returns
+  // the device of the first shard of a variable with several.
   std::string device() const;
-  // The devices of its shards, in order; of one that is whole, its device.
+  // Returns the devices of its shards, in order; only device() if it has no shards.
   std::vector<std::string> shards() const;
-  // The contents, not a copy of them; gradients flow through it to the variable. One on parameter
-  // servers is fetched from there, unless a function is being captured.
+  // Returns the contents. In the program's memory that is the variable's own tensor, not a copy,
+  // and gradients flow through it to the variable. A variable on parameter servers is fetched from
+  // there, unless a function is being captured. Throws Error for a variable on another task, unless
+  // a function is being captured.
   at::Tensor read() const;
+  // Does the same as read(), so that a variable can be an argument of LibTorch's functions.
   operator at::Tensor() const { return read(); }
 
-  // Each checks that shapes agree: a variable keeps its shape for life. In one of several replicas
-  // it takes effect once, after the last of them, by the variable's aggregation.
+  // Replaces the contents. Throws Error unless `value` has the variable's shape, which never
+  // changes. In one of several replicas it takes effect once, after the last replica, with the
+  // values combined by the variable's aggregation.
   void assign(const at::Tensor& value) const;
+  // Adds `delta` to the contents, under the rules of assign().
   void assign_add(const at::Tensor& delta) const;
+  // Subtracts `delta` from the contents, under the rules of assign().
   void assign_sub(const at::Tensor& delta) const;
 
-  const std::shared_ptr<internal::VariableRecord>& record() const { return record_; }
-
  private:
+  friend struct internal::Access<Variable>;
+  explicit Variable(std::shared_ptr<internal::VariableRecord> record);
+
   std::shared_ptr<internal::VariableRecord> record_;
+};
+
+template <>
+struct internal::Access<Variable> {
+  static Variable make(std::shared_ptr<VariableRecord> record) {
+    return Variable(std::move(record));
+  }
+  static const std::shared_ptr<VariableRecord>& record(const Variable& variable) {
+    return variable.record_;
+  }
 };
 
 }  // namespace trireme

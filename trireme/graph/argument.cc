@@ -1,3 +1,7 @@
+// Encoding follows the IValue, since a capture knows what it got. Decoding follows the schema: a
+// graph may come from an untrusted peer, so an argument must have exactly the kind that the
+// operator's schema declares. LibTorch does not compare the arguments of a boxed call with the
+// schema.
 #include "trireme/graph/argument.h"
 
 #include <ATen/core/Reduction.h>
@@ -17,7 +21,7 @@ namespace {
 using Kind = ArgumentPlan::Kind;
 using proto::Argument;
 
-constexpr int kLongestList = 1 << 20;
+constexpr int kMaxListLength = 1 << 20;
 
 void encode_scalar(const c10::IValue& scalar, Argument* out) {
   if (scalar.isBool()) {
@@ -49,7 +53,9 @@ void encode_list(const c10::IValue& argument, const ValueOf& value_of, Argument*
     case c10::TypeKind::SymIntType:
       out->mutable_integers();
       for (const c10::IValue& item : list) {
-        if (!item.isInt()) throw Error(ErrorCode::kUnimplemented, "a symbolic size in a graph");
+        if (!item.isInt()) {
+          throw Error(ErrorCode::kUnimplemented, "a symbolic size cannot be part of a graph");
+        }
         out->mutable_integers()->add_items(item.toInt());
       }
       return;
@@ -74,7 +80,7 @@ void encode_list(const c10::IValue& argument, const ValueOf& value_of, Argument*
 absl::Status wrong_type(const Argument& argument, const c10::Argument& schema) {
   return make_status(ErrorCode::kInvalidArgument,
                      absl::StrCat("argument '", schema.name(), "' must be ", schema.type()->str(),
-                                  " and is ", format_argument(argument)));
+                                  ", but is ", format_argument(argument)));
 }
 
 ArgumentPlan constant_of(c10::IValue value) {
@@ -83,7 +89,8 @@ ArgumentPlan constant_of(c10::IValue value) {
   return plan;
 }
 
-// The enumerations travel as integers; LibTorch itself trusts their values.
+// Returns false for an integer that stands for an enumerator which does not exist. Schemas declare
+// enumerations as integers, and LibTorch casts them without a check.
 bool in_enumeration(int64_t value, const c10::Argument& schema) {
   if (schema.name() == "reduction") return value >= 0 && value < at::Reduction::END;
   c10::TypePtr type = schema.real_type();
@@ -91,7 +98,7 @@ bool in_enumeration(int64_t value, const c10::Argument& schema) {
   switch (type->kind()) {
     case c10::TypeKind::ScalarTypeType:
       return value >= 0 && value < static_cast<int64_t>(c10::ScalarType::Undefined);
-    case c10::TypeKind::LayoutType:  // the others have no memory that could be checked
+    case c10::TypeKind::LayoutType:  // guards can check these two layouts only
       return value == static_cast<int64_t>(c10::Layout::Strided) ||
              value == static_cast<int64_t>(c10::Layout::Sparse);
     case c10::TypeKind::MemoryFormatType:
@@ -133,7 +140,7 @@ absl::StatusOr<ArgumentPlan> decode_values(const Argument& argument, const c10::
   plan.values.assign(argument.values().ids().begin(), argument.values().ids().end());
   if (!optional && std::ranges::any_of(plan.values, [](int64_t id) { return id < 0; })) {
     return make_status(ErrorCode::kInvalidArgument,
-                       absl::StrCat("argument '", schema.name(), "' has an undefined tensor"));
+                       absl::StrCat("argument '", schema.name(), "' contains an undefined tensor"));
   }
   return plan;
 }
@@ -173,6 +180,7 @@ absl::StatusOr<ArgumentPlan> decode_list(const Argument& argument, const c10::Ar
   }
 }
 
+// Decodes by `type`, which is the schema's type or, for an optional, the type inside of it.
 absl::StatusOr<ArgumentPlan> decode_as(const Argument& argument, const c10::Argument& schema,
                                        const c10::TypePtr& type) {
   switch (type->kind()) {
@@ -211,7 +219,8 @@ absl::StatusOr<ArgumentPlan> decode_as(const Argument& argument, const c10::Argu
     case c10::TypeKind::DeviceObjType: {
       if (argument.kind_case() != Argument::kDevice) return wrong_type(argument, schema);
       const auto device = try_call([&] { return c10::Device(argument.device()); });
-      // A tensor on the meta device has a shape and no contents: nothing to compute or to send.
+      // A tensor on the meta device has a shape but no memory, so it can be neither checked nor
+      // sent.
       if (!device.ok() || device->is_meta()) return wrong_type(argument, schema);
       return constant_of(*device);
     }
@@ -226,6 +235,7 @@ absl::StatusOr<ArgumentPlan> decode_as(const Argument& argument, const c10::Argu
   }
 }
 
+// Returns the length of a list; 0 for anything else.
 int list_length(const Argument& argument) {
   switch (argument.kind_case()) {
     case Argument::kValues:
@@ -243,6 +253,7 @@ int list_length(const Argument& argument) {
   }
 }
 
+// Formats at most eight items.
 template <typename Items>
 std::string format_list(const Items& items) {
   constexpr int kShown = 8;
@@ -277,13 +288,13 @@ void encode_argument(const c10::IValue& argument, const ValueOf& value_of, Argum
 
 absl::StatusOr<ArgumentPlan> decode_argument(const Argument& argument,
                                              const c10::Argument& schema) {
-  if (list_length(argument) > kLongestList) {
+  if (list_length(argument) > kMaxListLength) {
     return make_status(
         ErrorCode::kInvalidArgument,
         absl::StrCat("argument '", schema.name(), "' is a list of ", list_length(argument),
-                     " entries; at most ", kLongestList, " are allowed"));
+                     " entries; at most ", kMaxListLength, " are allowed"));
   }
-  // An undefined tensor where the schema asks for a tensor: autograd's kernels pass such.
+  // Autograd passes undefined tensors to kernels whose schemas ask for a tensor.
   if (argument.has_none() && schema.type()->kind() == c10::TypeKind::TensorType) {
     return constant_of(at::Tensor());
   }

@@ -7,7 +7,8 @@
 
 namespace trireme::internal {
 
-// "operator 'aten::mm' (node 3, module 'fc1', scope 'loss')": how errors name a node.
+// Returns the name of a node for error messages, for example
+// "operator 'aten::mm' (node 3, module 'fc1', scope 'loss')".
 std::string describe_node(const Plan& plan, size_t node);
 
 }  // namespace trireme::internal

@@ -23,6 +23,7 @@ std::string format_type(const proto::TensorType& type) {
                       absl::StrJoin(type.sizes(), ", "), "]", type.sparse() ? " sparse" : "");
 }
 
+// Returns the values that an argument or a result names.
 std::vector<int64_t> values_of(const proto::Argument& argument) {
   std::vector<int64_t> values;
   if (argument.kind_case() == proto::Argument::kValue) values.push_back(argument.value());
@@ -32,7 +33,7 @@ std::vector<int64_t> values_of(const proto::Argument& argument) {
   return values;
 }
 
-// A value as its reader knows it: "variable 'w'", "input 0", "%12".
+// Returns the name of a value for people: "variable 'w'", "input 0", "%12" for a result.
 std::string name_of(const proto::GraphDef& def, int64_t value) {
   const proto::Value& described = def.values(value);
   switch (described.source()) {
@@ -57,6 +58,7 @@ std::string format_operand(const proto::GraphDef& def, const proto::Argument& ar
   return absl::StrCat("[", absl::StrJoin(names, ", "), "]");
 }
 
+// Returns the names of the variables whose memory a node may write, directly or through a view.
 std::set<std::string> written_variables(const Plan& plan, int node) {
   const proto::GraphDef& def = plan.graph->def;
   std::map<uint32_t, std::string> storages;
@@ -73,13 +75,14 @@ std::set<std::string> written_variables(const Plan& plan, int node) {
   return written;
 }
 
-// Where something runs or lives, and why.
+// Returns the device of an operator or a variable, and the reason for it.
 std::string explain_device(const proto::GraphDef& def, const std::string& device, uint32_t reason) {
   if (device.empty() && reason == 0) return "the session's master task: no scope names a device";
   return absl::StrCat(device.empty() ? "the task's default device" : device, ": ",
                       reason == 0 ? "no scope names it" : def.scopes(reason - 1));
 }
 
+// Returns the two lines of explain() about a node: what it computes, and where and why.
 std::string explain_node(const Plan& plan, int i) {
   const proto::GraphDef& def = plan.graph->def;
   const proto::Node& node = def.nodes(i);
@@ -104,6 +107,7 @@ std::string explain_node(const Plan& plan, int i) {
   return line + "\n";
 }
 
+// Returns the text as a quoted string of the DOT language.
 std::string quoted(const std::string& text) {
   std::string result = "\"";
   for (char c : text) {
@@ -153,7 +157,7 @@ std::string Graph::explain() const {
   for (int64_t output : def.outputs()) {
     outputs.push_back(output < 0 ? "none" : name_of(def, output));
   }
-  return absl::StrCat(text, "gives ", outputs.empty() ? "nothing" : absl::StrJoin(outputs, ", "),
+  return absl::StrCat(text, "returns ", outputs.empty() ? "nothing" : absl::StrJoin(outputs, ", "),
                       "\n");
 }
 

@@ -8,6 +8,8 @@
 namespace trireme::internal {
 namespace {
 
+// Replaces the values in an argument by their new numbers. A new number of -1 turns the argument
+// into none.
 void renumber(proto::Argument& argument, const std::vector<int64_t>& numbers) {
   if (argument.kind_case() == proto::Argument::kValue) {
     const int64_t number = numbers[argument.value()];
@@ -73,10 +75,13 @@ uint32_t GraphBuilder::scope(const std::string& name) {
   return found->second;
 }
 
+// Copies the needed nodes and values to a new GraphDef, in their order, and replaces every number
+// by its new one. Numbers of dropped values become -1 or none.
 std::shared_ptr<GraphData> GraphBuilder::finish() {
   proto::GraphDef& def = graph_->def;
   const std::vector<bool> needed = needed_nodes();
-  // Values first: those of dropped nodes go, and so do constants that only they used.
+  // A value is kept if a kept node or an output names it. This drops the results of dropped nodes,
+  // and the constants and inputs that only those nodes used.
   std::vector<bool> used(def.values_size(), false);
   for (int i = 0; i < def.nodes_size(); ++i) {
     if (!needed[i]) continue;
@@ -102,7 +107,7 @@ std::shared_ptr<GraphData> GraphBuilder::finish() {
   std::vector<at::Tensor> constants;
   for (int i = 0; i < def.values_size(); ++i) {
     const proto::Value& value = def.values(i);
-    // Variables stay even when nothing uses them: they were numbered by the capture.
+    // Variables stay even if nothing uses them: the caller binds them by the capture's numbers.
     if (!used[i] && value.source() != proto::Value::VARIABLE) continue;
     const uint32_t number = out.values_size();
     numbers[i] = number;
@@ -134,6 +139,8 @@ std::shared_ptr<GraphData> GraphBuilder::finish() {
   return std::move(graph_);
 }
 
+// Visits the nodes from the last to the first, so that the uses of a result are known before the
+// node that made it.
 std::vector<bool> GraphBuilder::needed_nodes() const {
   const proto::GraphDef& def = graph_->def;
   std::vector<bool> needed(def.nodes_size(), false), used(def.values_size(), false);
@@ -143,8 +150,8 @@ std::vector<bool> GraphBuilder::needed_nodes() const {
   for (int i = def.nodes_size() - 1; i >= 0; --i) {
     const proto::Node& node = def.nodes(i);
     const auto op = find_allowed_operator(node.op());
-    // What writes stays, what only checks stays, and so does what draws: the draws after it must
-    // not change.
+    // A node is kept for its effect if it writes to an argument, if it returns nothing (then it
+    // only checks something), or if it draws random numbers: later draws must not change.
     bool keep = !op.ok() || is_random(*op) || !writable_arguments(*op).empty() ||
                 op->schema().returns().empty();
     for (const auto& result : node.results()) {

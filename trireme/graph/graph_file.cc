@@ -21,9 +21,11 @@ namespace {
 constexpr char kMagic[] = "trgraph1";
 constexpr size_t kMagicSize = 8;
 constexpr size_t kHeadSize = kMagicSize + sizeof(uint64_t);
-constexpr uint64_t kLargestProtobuf = 256 << 20;
+constexpr uint64_t kMaxProtobufBytes = 256 << 20;
 
-// How many elements a tensor of this type covers in memory, or -1 for one that cannot be.
+// Returns the number of elements in the range of memory that a tensor of this type covers, gaps
+// included; -1 if no such tensor can exist. The type may come from an untrusted peer, so overflow
+// is checked.
 int64_t covered_elements(const proto::TensorType& type) {
   if (type.sparse() || type.sizes_size() != type.strides_size()) return -1;
   int64_t last = 0;
@@ -41,31 +43,40 @@ int64_t covered_elements(const proto::TensorType& type) {
   return empty ? 0 : last + 1;
 }
 
-absl::Status shape_constants(const proto::GraphDef& def, std::vector<at::Tensor>& constants) {
+// Turns each row back into a tensor with the shape and strides that the graph declares.
+absl::Status restore_constant_shapes(const proto::GraphDef& def,
+                                     std::vector<at::Tensor>& constants) {
   if (static_cast<int>(constants.size()) != def.constants_size()) {
     return invalid_argument(absl::StrCat("the graph names ", def.constants_size(),
-                                         " constants and ", constants.size(), " came with it"));
+                                         " constants, but ", constants.size(), " came with it"));
   }
   for (int i = 0; i < def.constants_size(); ++i) {
     const proto::Constant& described = def.constants(i);
     at::Tensor& constant = constants[i];
+    // The row has exactly the elements that the declared shape and strides reach, so as_strided()
+    // below stays inside of it.
     if (static_cast<int>(constant.scalar_type()) != described.type().dtype() ||
         constant.dim() != 1 || constant.numel() != covered_elements(described.type())) {
-      return invalid_argument(absl::StrCat("constant ", i, " is not what the graph says of it"));
+      return invalid_argument(
+          absl::StrCat("constant ", i,
+                       " does not have the dtype and number of elements that the graph declares"));
     }
     const auto& type = described.type();
     const std::vector<int64_t> sizes(type.sizes().begin(), type.sizes().end()),
         strides(type.strides().begin(), type.strides().end());
     constant = at::as_strided(constant, sizes, strides, 0);
     if (!described.wrapped_number()) continue;
-    if (constant.dim() != 0)
-      return invalid_argument(absl::StrCat("constant ", i, " cannot be a number"));
+    if (constant.dim() != 0) {
+      return invalid_argument(
+          absl::StrCat("constant ", i, " is marked as a number, but has dimensions"));
+    }
     constant.unsafeGetTensorImpl()->set_wrapped_number(true);
   }
   return absl::OkStatus();
 }
 
-std::string version_family(const std::string& version) {
+// Returns "2.13" for "2.13.1". Operators and their schemas may change between minor versions.
+std::string major_minor_version(const std::string& version) {
   const size_t dot = version.find('.');
   const size_t second = dot == std::string::npos ? dot : version.find('.', dot + 1);
   return version.substr(0, second);
@@ -85,27 +96,28 @@ std::vector<at::Tensor> constant_rows(const GraphData& graph) {
 
 absl::StatusOr<std::shared_ptr<const GraphData>> assemble_graph(proto::GraphDef def,
                                                                 std::vector<at::Tensor> rows) {
-  if (version_family(def.torch_version()) != version_family(TORCH_VERSION)) {
-    return make_status(ErrorCode::kVersionMismatch,
-                       absl::StrCat("the graph was captured with LibTorch ", def.torch_version(),
-                                    "; this is ", TORCH_VERSION));
+  if (major_minor_version(def.torch_version()) != major_minor_version(TORCH_VERSION)) {
+    return make_status(
+        ErrorCode::kVersionMismatch,
+        absl::StrCat("the graph was captured with LibTorch ", def.torch_version(),
+                     ", but this process runs LibTorch ", TORCH_VERSION, "; capture it again"));
   }
   auto graph = std::make_shared<GraphData>();
   graph->def = std::move(def);
   graph->constants = std::move(rows);
-  TRIREME_RETURN_IF_ERROR(shape_constants(graph->def, graph->constants));
+  TRIREME_RETURN_IF_ERROR(restore_constant_shapes(graph->def, graph->constants));
   return std::shared_ptr<const GraphData>(std::move(graph));
 }
 
-Content content_of(const std::string& body, const std::vector<at::Tensor>& tensors) {
-  Content content{std::hash<std::string_view>()(body), absl::HashOf(body)};
+Fingerprint fingerprint_of(const std::string& body, const std::vector<at::Tensor>& tensors) {
+  Fingerprint hashes{std::hash<std::string_view>()(body), absl::HashOf(body)};
   for (const at::Tensor& tensor : tensors) {
     const std::string_view bytes(static_cast<const char*>(tensor.const_data_ptr()),
                                  tensor.nbytes());
-    content = {absl::HashOf(content.first, std::hash<std::string_view>()(bytes)),
-               absl::HashOf(content.second, bytes)};
+    hashes = {absl::HashOf(hashes.first, std::hash<std::string_view>()(bytes)),
+              absl::HashOf(hashes.second, bytes)};
   }
-  return content;
+  return hashes;
 }
 
 absl::StatusOr<std::string> encode_graph(const GraphData& graph) {
@@ -124,16 +136,17 @@ absl::StatusOr<std::shared_ptr<const GraphData>> decode_graph(const std::string&
   }
   uint64_t length;
   std::memcpy(&length, bytes.data() + kMagicSize, sizeof length);
-  if (length > kLargestProtobuf || length > bytes.size() - kHeadSize) {
-    return invalid_argument(absl::StrCat("the graph claims ", length, " bytes of ",
-                                         bytes.size() - kHeadSize, "; at most ", kLargestProtobuf,
-                                         " are allowed"));
+  if (length > kMaxProtobufBytes || length > bytes.size() - kHeadSize) {
+    return invalid_argument(absl::StrCat("the graph claims ", length, " bytes, but ",
+                                         bytes.size() - kHeadSize, " follow; at most ",
+                                         kMaxProtobufBytes, " are allowed"));
   }
   proto::GraphDef def;
-  const google::protobuf::LogSilencer silencer;  // the error below says it, once
+  const google::protobuf::LogSilencer silencer;  // the error below replaces protobuf's log line
   if (!def.ParseFromArray(bytes.data() + kHeadSize, static_cast<int>(length))) {
     return invalid_argument("the graph's protobuf cannot be read: the file is damaged");
   }
+  // The tensors cannot have more bytes than the file, whatever their headers claim.
   TensorLimits limits;
   limits.max_bytes = bytes.size();
   TRIREME_ASSIGN_OR_RETURN(std::vector<at::Tensor> rows,

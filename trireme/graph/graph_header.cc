@@ -13,7 +13,7 @@ namespace trireme::internal {
 namespace {
 
 constexpr uint32_t kGraphFormat = 1;
-constexpr int kMostDimensions = 64;
+constexpr int kMaxDimensions = 64;
 
 }  // namespace
 
@@ -23,16 +23,19 @@ absl::Status check_header(const proto::GraphDef& def, size_t constants) {
                        absl::StrCat("the graph has format ", def.format(),
                                     "; this version reads format ", kGraphFormat));
   }
-  if (def.values_size() > kMostValues) {
+  if (def.values_size() > kMaxValues) {
     return invalid_argument(absl::StrCat("the graph has ", def.values_size(), " values; at most ",
-                                         kMostValues, " are allowed"));
+                                         kMaxValues, " are allowed"));
   }
   if (def.constants_size() != static_cast<int>(constants)) {
     return invalid_argument(absl::StrCat("the graph names ", def.constants_size(),
-                                         " constants and ", constants, " came with it"));
+                                         " constants, but ", constants, " came with it"));
   }
+  // A plan has an entry for each input, used or not. Inputs without a value are allowed, since a
+  // graph need not use all of them, but not without limit.
   if (def.inputs() > static_cast<uint32_t>(def.values_size()) + (1u << 16)) {
-    return invalid_argument(absl::StrCat("the graph asks for ", def.inputs(), " inputs"));
+    return invalid_argument(absl::StrCat("the graph asks for ", def.inputs(), " inputs, but has ",
+                                         def.values_size(), " values"));
   }
   std::unordered_set<std::string> names;
   for (const proto::Variable& variable : def.variables()) {
@@ -48,7 +51,7 @@ absl::Status check_type(const proto::TensorType& type) {
   if (type.dtype() < 0 || type.dtype() >= static_cast<int>(c10::ScalarType::Undefined)) {
     return invalid_argument(absl::StrCat("a tensor has the unknown dtype ", type.dtype()));
   }
-  if (type.sizes_size() > kMostDimensions ||
+  if (type.sizes_size() > kMaxDimensions ||
       (type.strides_size() != type.sizes_size() && !type.sparse())) {
     return invalid_argument(absl::StrCat("a tensor has ", type.sizes_size(), " sizes and ",
                                          type.strides_size(), " strides"));

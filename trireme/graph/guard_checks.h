@@ -11,7 +11,8 @@
 #include "absl/strings/str_join.h"
 #include "trireme/base/error.h"
 
-// What guards are written with: each throws Error, with the argument's name, unless it holds.
+// Building blocks of guards. Each function throws Error if its condition does not hold. A function
+// that takes the argument's name puts it into the message.
 namespace trireme::internal {
 
 using Arguments = c10::ArrayRef<c10::IValue>;
@@ -21,10 +22,12 @@ using Sizes = std::vector<int64_t>;
   throw Error(ErrorCode::kInvalidArgument, why);
 }
 
+// Throws Error with the message `why` unless `holds`.
 inline void require(bool holds, const char* why) {
   if (!holds) refuse(why);
 }
 
+// Returns the argument as a tensor, which must be defined and not sparse.
 inline const at::Tensor& dense(const c10::IValue& argument, const char* name) {
   const at::Tensor& tensor = argument.toTensor();
   if (!tensor.defined() || tensor.layout() != at::kStrided) {
@@ -33,11 +36,13 @@ inline const at::Tensor& dense(const c10::IValue& argument, const char* name) {
   return tensor;
 }
 
+// Returns true if an optional argument is a defined tensor.
 inline bool is_given(const c10::IValue& argument) {
   return argument.isTensor() && argument.toTensor().defined();
 }
 
-// Sizes of empty and of expanded tensors may have a product that is out of range.
+// Returns a * b; throws on overflow. The product of an empty or expanded tensor's sizes can
+// overflow, since no memory backs it.
 inline int64_t product(int64_t a, int64_t b) {
   int64_t result = 0;
   require(!__builtin_mul_overflow(a, b, &result), "a size is out of range");
@@ -47,17 +52,18 @@ inline int64_t product(int64_t a, int64_t b) {
 inline void require_sizes(const at::Tensor& tensor, const Sizes& sizes, const char* name) {
   if (tensor.sizes() == at::IntArrayRef(sizes)) return;
   refuse(absl::StrCat("'", name, "' has the shape [", absl::StrJoin(tensor.sizes(), ","),
-                      "] and must have [", absl::StrJoin(sizes, ","), "]"));
+                      "], but must have [", absl::StrJoin(sizes, ","), "]"));
 }
 
 inline void require_numel(const at::Tensor& tensor, int64_t numel, const char* name) {
   if (tensor.numel() == numel) return;
-  refuse(absl::StrCat("'", name, "' has ", tensor.numel(), " elements and must have ", numel));
+  refuse(absl::StrCat("'", name, "' has ", tensor.numel(), " elements, but must have ", numel));
 }
 
+// Requires integers in [low, high).
 inline void require_range(const at::Tensor& indices, int64_t low, int64_t high, const char* name) {
   if (!at::isIntegralType(indices.scalar_type(), /*includeBool=*/false)) {
-    refuse(absl::StrCat("'", name, "' must hold whole numbers"));
+    refuse(absl::StrCat("'", name, "' must hold integers"));
   }
   if (indices.numel() == 0) return;
   const auto [least, most] = at::aminmax(indices);

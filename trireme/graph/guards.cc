@@ -1,5 +1,12 @@
-// Guards of kernels that follow indices and shapes of single tensors; guards_layers.cc and
-// guards_numbers.cc have the rest.
+// Guards of kernels that trust the indices and shapes of single tensors, and the table from which
+// find_guard() serves all guards. guards_layers.cc has the guards of whole layers and optimizers,
+// guards_numbers.cc has the guards against dangerous numbers.
+//
+// A guard repeats the shape arithmetic of its kernel: it computes from some arguments the shape or
+// the range that the others must have, and compares. A comment above each guard lists the
+// operator's arguments in the order of its schema, because guards get them by position. Guards look
+// at the contents of a tensor only if the kernel uses them as indices or positions, since that
+// reads the tensor once more in every step.
 #include "trireme/graph/guards.h"
 
 #include <ATen/ops/isfinite.h>
@@ -18,11 +25,13 @@
 namespace trireme::internal {
 namespace {
 
-// (grad_output, self) of a pooling over the last dimensions.
+// Checks (grad_output, self) of an operator over the last `spatial` dimensions, which come after
+// the channels and an optional batch.
 void guard_pooling(const at::Tensor& gradient, const at::Tensor& self, int64_t spatial) {
   const int64_t leading = self.dim() - spatial;
   require(gradient.dim() == self.dim() && (leading == 1 || leading == 2),
-          "'grad_output' and 'self' must have as many dimensions as the pooling");
+          "'grad_output' and 'self' must have the same number of dimensions: the spatial ones, the "
+          "channels and optionally a batch");
   for (int64_t i = 0; i < leading; ++i) {
     require(gradient.size(i) == self.size(i),
             "'grad_output' and 'self' must agree in batch and channels");
@@ -35,6 +44,7 @@ void average_pooling(Arguments arguments) {
   guard_pooling(dense(arguments[0], "grad_output"), dense(arguments[1], "self"), kSpatial);
 }
 
+// (grad_output, self, ..., indices, ...): `indices` are positions in a plane of `self`.
 template <int kSpatial, int kIndices>
 void max_pooling(Arguments arguments) {
   const at::Tensor &gradient = dense(arguments[0], "grad_output"),
@@ -53,13 +63,14 @@ void nll_loss(Arguments arguments) {
                    &self = dense(arguments[1], "self"), &target = dense(arguments[2], "target");
   require(self.dim() == 1 || self.dim() == 2 || self.dim() == 4, "'self' has a wrong shape");
   const int64_t classes = self.size(self.dim() == 1 ? 0 : 1);
-  require(classes > 0, "'self' must have classes");
+  require(classes > 0, "'self' must have at least one class");
   require_numel(target, self.numel() / classes, "target");
   const bool none = arguments[4].toInt() == 0;
   require_numel(gradient, none ? target.numel() : 1, "grad_output");
   require_numel(dense(arguments[6], "total_weight"), 1, "total_weight");
   if (is_given(arguments[3])) require_numel(dense(arguments[3], "weight"), classes, "weight");
-  // As the kernel sees them: in a narrower dtype the number to ignore could be another's.
+  // The kernel compares as 64-bit integers. A comparison in a narrower dtype could truncate
+  // 'ignore_index' to the number of another class.
   const at::Tensor wide = target.to(at::kLong);
   require_range(at::where(wide.ne(arguments[5].toInt()), wide, at::zeros_like(wide)), 0, classes,
                 "target");
@@ -78,8 +89,8 @@ void binary_cross_entropy_backward(Arguments arguments) {
   require_numel(dense(arguments[0], "grad_output"), none ? self.numel() : 1, "grad_output");
 }
 
-// (grad_output, self, target, reduction, beta): a beta below 1 is 0 as a whole number, and the
-// kernel divides by it.
+// (grad_output, self, target, reduction, beta): for integers, the kernel converts beta to an
+// integer, which turns a beta below 1 into 0, and divides by it.
 void smooth_loss_backward(Arguments arguments) {
   require(dense(arguments[1], "self").is_floating_point(),
           "'self' must hold floating-point numbers");
@@ -88,7 +99,8 @@ void smooth_loss_backward(Arguments arguments) {
 // (grad_output, self, target, p, margin, weight, reduction)
 void multi_margin_loss(Arguments arguments) {
   const at::Tensor &self = dense(arguments[1], "self"), &target = dense(arguments[2], "target");
-  require(self.dim() <= 2 && self.numel() > 0, "'self' must be a row or a table, and not empty");
+  require(self.dim() <= 2 && self.numel() > 0,
+          "'self' must have at most two dimensions and must not be empty");
   const int64_t rows = self.dim() == 2 ? self.size(0) : 1, classes = self.numel() / rows;
   require_numel(target, rows, "target");
   require_range(target, 0, classes, "target");
@@ -97,11 +109,13 @@ void multi_margin_loss(Arguments arguments) {
   require_numel(dense(arguments[0], "grad_output"), none ? rows : 1, "grad_output");
 }
 
-// (self, size, stride): a view that LibTorch makes without looking.
+// (self, size, stride): LibTorch makes this view without any check. It must have as many elements
+// as `self` and stay in its storage.
 void reshape_alias(Arguments arguments) {
   const at::Tensor& self = dense(arguments[0], "self");
   const Sizes sizes = arguments[1].toIntVector(), strides = arguments[2].toIntVector();
-  require(sizes.size() == strides.size(), "'size' and 'stride' must have one length");
+  require(sizes.size() == strides.size(), "'size' and 'stride' must have the same length");
+  // Number of elements after the first one that the view may still reach.
   int64_t room = static_cast<int64_t>(self.storage().nbytes() / self.dtype().itemsize()) -
                  self.storage_offset() - 1;
   int64_t numel = std::ranges::count(sizes, 0) > 0 ? 0 : 1;
@@ -119,7 +133,7 @@ void reshape_alias(Arguments arguments) {
   }
 }
 
-// Sizes and steps of windows. Kernels multiply them without a look at the result.
+// Checks sizes and steps of windows, which kernels multiply without checking for overflow.
 void guard_windows(Arguments lists) {
   constexpr int64_t kMost = 1 << 20;
   for (const c10::IValue& list : lists) {
@@ -139,7 +153,8 @@ void image_of_columns(Arguments arguments) {
   guard_windows(arguments.slice(1, 5));
 }
 
-// Kernels divide by scales and make indices of what comes out.
+// Checks all floating-point arguments, which are scales. Kernels divide by them and convert the
+// quotients to indices.
 void scales(Arguments arguments) {
   constexpr double kMost = 1 << 20;
   for (const c10::IValue& argument : arguments) {
@@ -149,17 +164,18 @@ void scales(Arguments arguments) {
   }
 }
 
-// A kernel with antialiasing takes the size of its windows from the scale and does not compare it
-// with the sizes.
+// Checks that given scales fit the sizes. A kernel with antialiasing computes its windows from the
+// scale and does not compare them with the sizes.
 void guard_scales(at::IntArrayRef input, at::IntArrayRef output, Arguments given) {
   scales(given);
-  require(input.size() == 4 && output.size() == 2, "it resizes images");
+  require(input.size() == 4 && output.size() == 2,
+          "the input must have four dimensions and 'output_size' two");
   for (size_t i = 0; i < 2; ++i) {
     require(input[2 + i] > 0 && output[i] > 0, "an image must not be empty");
     if (given[i].isNone()) continue;
     const double scaled = static_cast<double>(input[2 + i]) * given[i].toDouble();
     require(std::abs(scaled - static_cast<double>(output[i])) <= 1,
-            "a scale does not lead from the size of the image to 'output_size'");
+            "a scale does not match the size of the image and 'output_size'");
   }
 }
 
@@ -174,8 +190,8 @@ void antialiased_backward(Arguments arguments) {
   guard_scales(arguments[2].toIntVector(), arguments[1].toIntVector(), arguments.slice(4, 2));
 }
 
-// (self, size, ...): memory that a tensor would grow by has contents of others, and its old block
-// may still be on its way to another task.
+// (self, size, ...): a tensor must not grow. The added memory would show what was there before, and
+// the old block may still be in flight to another task.
 void resize(Arguments arguments) {
   const at::Tensor& self = dense(arguments[0], "self");
   Sizes sizes;
@@ -200,13 +216,13 @@ void softmax(Arguments arguments) {
                 "output");
 }
 
-// (grad_output, self, ...) of a function of single elements.
+// (grad_output, self, ...) of an elementwise function.
 void elementwise(Arguments arguments) {
   require_sizes(dense(arguments[0], "grad_output"), dense(arguments[1], "self").sizes().vec(),
                 "grad_output");
 }
 
-// (grad_output, self, padding), the padding from the last dimension on.
+// (grad_output, self, padding): 'padding' has two numbers per dimension, the last dimension first.
 template <int kSpatial>
 void padding(Arguments arguments) {
   const at::Tensor &gradient = dense(arguments[0], "grad_output"),
@@ -218,11 +234,11 @@ void padding(Arguments arguments) {
     require(pad > -(1 << 30) && pad < (1 << 30), "'padding' is out of range");
   for (int64_t i = 0; i < kSpatial; ++i) {
     require(gradient.size(-1 - i) == self.size(-1 - i) + pads[2 * i] + pads[2 * i + 1],
-            "'grad_output' must be as large as 'self' and the padding");
+            "'grad_output' must be as large as 'self' with its padding");
   }
 }
 
-// Modes that the kernels do not know leave their results unwritten.
+// Checks the modes. A kernel leaves its result unwritten if it does not know its mode.
 void guard_sampling(int64_t interpolation, int64_t padding_mode, int64_t spatial) {
   require(interpolation >= 0 && interpolation <= (spatial == 2 ? 2 : 1) && padding_mode >= 0 &&
               padding_mode <= 2,
@@ -242,17 +258,18 @@ void grid_sampler(Arguments arguments) {
   const at::Tensor &gradient = dense(arguments[0], "grad_output"),
                    &input = dense(arguments[1], "input"), &grid = dense(arguments[2], "grid");
   require(input.dim() >= 3 && grid.dim() == input.dim() && input.numel() > 0,
-          "'input' and 'grid' must have one number of dimensions");
+          "'input' and 'grid' must have the same number of dimensions, and 'input' must not be "
+          "empty");
   Sizes sizes = {input.size(0), input.size(1)}, places = {input.size(0)};
   for (int64_t i = 1; i < grid.dim() - 1; ++i) sizes.push_back(grid.size(i));
   places.insert(places.end(), sizes.begin() + 2, sizes.end());
   places.push_back(input.dim() - 2);
   require_sizes(grid, places, "grid");
   require_sizes(gradient, sizes, "grad_output");
-  // With padding by zeros a place that is no number is outside. Otherwise it is moved inside, and
-  // stays no number.
-  const bool moves = arguments[4].toInt() != 0;
-  require(!moves || grid.isfinite().all().item<bool>(), "'grid' must hold finite numbers");
+  // With zero padding, a NaN counts as outside of the image. With the other paddings the kernel
+  // clips positions to the image, which leaves a NaN as it is, and uses it as an index.
+  const bool clips = arguments[4].toInt() != 0;
+  require(!clips || grid.isfinite().all().item<bool>(), "'grid' must hold finite numbers");
 }
 
 // (grad_in, input_sizes, dim, size, step)
@@ -274,17 +291,19 @@ void embedding(Arguments arguments) {
   const at::Tensor &gradient = dense(arguments[0], "grad_output"),
                    &indices = dense(arguments[1], "indices");
   require_range(indices, 0, arguments[2].toInt(), "indices");
-  require(gradient.dim() >= 1, "'grad_output' must have rows");
+  require(gradient.dim() >= 1, "'grad_output' must have at least one dimension");
   require_numel(gradient, product(indices.numel(), gradient.size(-1)), "grad_output");
 }
 
+// Checks that `offsets` divide `indices` into bags: offset i is where bag i begins.
 void guard_offsets(const at::Tensor& offsets, const at::Tensor& indices) {
-  require(offsets.dim() == 1 && offsets.numel() > 0, "'offsets' must be a row");
+  require(offsets.dim() == 1 && offsets.numel() > 0,
+          "'offsets' must have one dimension and must not be empty");
   require_range(offsets, 0, indices.numel() + 1, "offsets");
   const at::Tensor wide = offsets.to(at::kLong).contiguous();
   const int64_t* begin = wide.const_data_ptr<int64_t>();
   require(begin[0] == 0 && std::is_sorted(begin, begin + wide.numel()),
-          "'offsets' must begin with 0 and grow");
+          "'offsets' must begin with 0 and must not decrease");
 }
 
 // (weight, indices, offsets, scale, mode, sparse, per_sample_weights, include_last_offset, padding)
@@ -292,10 +311,12 @@ void embedding_bag(Arguments arguments) {
   const at::Tensor &weight = dense(arguments[0], "weight"),
                    &indices = dense(arguments[1], "indices"),
                    &offsets = dense(arguments[2], "offsets");
-  require(weight.dim() == 2 && indices.dim() == 1, "'weight' must be a table, 'indices' a row");
+  require(weight.dim() == 2 && indices.dim() == 1,
+          "'weight' must have two dimensions and 'indices' one");
   require_range(indices, 0, weight.size(0), "indices");
   guard_offsets(offsets, indices);
-  require(!arguments[7].toBool() || offsets.numel() > 1, "'offsets' must have a last offset");
+  require(!arguments[7].toBool() || offsets.numel() > 1,
+          "'offsets' must have two entries or more if 'include_last_offset' is true");
   require(arguments[8].toInt() < weight.size(0), "'padding_idx' must be a row of 'weight'");
   if (is_given(arguments[6])) {
     require_sizes(dense(arguments[6], "per_sample_weights"), {indices.numel()},
@@ -303,12 +324,15 @@ void embedding_bag(Arguments arguments) {
   }
 }
 
+// Checks the arguments that the backward operators of embedding_bag share. `bags` is the bag of
+// each index, and `gradient` has one row per bag.
 void guard_bags(const at::Tensor& gradient, const at::Tensor& indices, const at::Tensor& offsets,
                 const at::Tensor& bags, int64_t rows) {
-  require(gradient.dim() == 2 && indices.dim() == 1, "'grad' must be a table, 'indices' a row");
+  require(gradient.dim() == 2 && indices.dim() == 1,
+          "'grad' must have two dimensions and 'indices' one");
   require_range(indices, 0, rows, "indices");
   guard_offsets(offsets, indices);
-  // What the kernel makes of the offsets itself if it is not given.
+  // If 'offset2bag' is empty, the kernel computes it from the offsets.
   require(bags.numel() == 0 || bags.numel() == indices.numel(),
           "'offset2bag' must have an entry for each index");
   require_range(bags, 0, gradient.size(0), "offset2bag");
@@ -344,11 +368,12 @@ void embedding_bag_backward(Arguments arguments) {
 void embedding_bag_weights_backward(Arguments arguments) {
   const at::Tensor &gradient = dense(arguments[0], "grad"), &weight = dense(arguments[1], "weight");
   require(weight.dim() == 2 && gradient.dim() == 2 && gradient.size(1) == weight.size(1),
-          "'grad' and 'weight' must be tables with rows of one width");
+          "'grad' and 'weight' must have two dimensions and rows of the same width");
   guard_bags(gradient, dense(arguments[2], "indices"), dense(arguments[3], "offsets"),
              dense(arguments[4], "offset2bag"), weight.size(0));
 }
 
+// Returns the guards of this file, by operator.
 const std::unordered_map<std::string, Guard>& element_guards() {
   static const auto* all = new std::unordered_map<std::string, Guard>{
       {"aten::avg_pool2d_backward", average_pooling<2>},
@@ -435,7 +460,7 @@ void guard_sparse(const at::Tensor& tensor) {
   require(indices.dim() == 2 && indices.size(0) == tensor.sparse_dim() && values.dim() >= 1 &&
               values.size(0) == indices.size(1) && indices.scalar_type() == at::kLong,
           "a sparse argument must have an index for each value");
-  // The pieces can be resized after the tensor was made.
+  // A graph can resize the indices and the values after the sparse tensor was made.
   require(values.sizes().slice(1) == tensor.sizes().slice(tensor.sparse_dim()),
           "the values of a sparse argument must have its shape");
   for (int64_t i = 0; i < indices.size(0); ++i) {

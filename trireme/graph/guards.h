@@ -6,18 +6,20 @@
 
 #include "trireme/graph/guard.h"
 
-// Some kernels of LibTorch trust their caller: autograd gives a backward kernel the indices and
-// statistics that the forward kernel made, so it does not look at them. A graph may come from
-// anybody. A guard checks what such a kernel would follow out of its memory; which kernels need one
-// was found by running them on spoiled arguments, with every tensor between unmapped pages
+// Some kernels of LibTorch trust their caller: autograd passes to a backward kernel the indices and
+// statistics that the forward kernel made, so the backward kernel does not check them. But a graph
+// may come from an untrusted peer. A guard checks the arguments that could make such a kernel
+// access memory outside of its tensors, end the process or never return. A fuzzer found the kernels
+// that need a guard: it ran them on corrupt arguments, with every tensor between unmapped pages
 // (docs/decisions/operators-in-graphs.md).
 namespace trireme::internal {
 
-// For an operator's name without overload ("aten::nll_loss_backward"); null if it needs none.
+// Returns the guard of an operator, given its name without overload ("aten::nll_loss_backward");
+// null if it needs none.
 Guard find_guard(const std::string& name);
 
-// A sparse tensor says where its values belong; kernels believe it. Checked at each use, since the
-// indices can be written to. Throws Error.
+// Checks that the indices of a sparse tensor are in range, because kernels trust them. Must be
+// called at each use, since a graph can write to the indices. Throws Error.
 void guard_sparse(const at::Tensor& tensor);
 
 }  // namespace trireme::internal

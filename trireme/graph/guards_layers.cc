@@ -1,3 +1,11 @@
+// Guards of kernels that take all tensors of a layer or an optimizer. Such a kernel takes one size,
+// a number of channels or the shape of `self`, from one argument and uses it to walk over the
+// others. The guards compute the expected shape of every argument from that size. Guards get the
+// arguments by position; a comment above each one lists them in the order of the operator's schema.
+//
+// LSTMs are special: oneDNN keeps a workspace between the forward and the backward operator whose
+// size only oneDNN knows. lstm_workspace_bytes() finds it by running the forward operator once for
+// each shape.
 #include "trireme/graph/guards_layers.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -35,7 +43,7 @@ void layer_norm_backward(Arguments arguments) {
   }
 }
 
-// `input` has n * channels * plane elements, and groups divide the channels.
+// Checks that `input` has n * channels * plane elements and that the groups divide the channels.
 void guard_groups(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                   Arguments counts) {
   const int64_t n = counts[0].toInt(), channels = counts[1].toInt(), plane = counts[2].toInt(),
@@ -67,13 +75,14 @@ void group_norm_backward(Arguments arguments) {
   guard_groups(input, given_or_undefined(arguments[4], "weight"), {}, arguments.slice(5, 4));
   require_sizes(dense(arguments[0], "grad_out"), input.sizes().vec(), "grad_out");
   require(arguments[9].toBoolList().get(0) || input.is_contiguous(),
-          "the gradient of an 'input' with its channels last must be wanted");
+          "'output_mask' must ask for the gradient of an 'input' that is not contiguous");
   const int64_t statistics = product(arguments[5].toInt(), arguments[8].toInt());
   require_numel(dense(arguments[2], "mean"), statistics, "mean");
   require_numel(dense(arguments[3], "rstd"), statistics, "rstd");
 }
 
-// Each of the arguments that is given has one entry per channel of `input`.
+// Checks that each argument that is given has one entry per channel of `input`. With `or_none`, it
+// may also be empty.
 void guard_channels(const at::Tensor& input, Arguments arguments, bool or_none) {
   require(input.dim() >= 2, "'input' must have channels");
   for (const c10::IValue& argument : arguments) {
@@ -101,17 +110,19 @@ void batch_norm_backward(Arguments arguments) {
   guard_channels(input, arguments.slice(5, 2), !train);
   const int first = train ? 5 : 3;
   require(is_given(arguments[first]) && is_given(arguments[first + 1]),
-          "the statistics that it divides by must be given");
+          "the statistics must be given: 'save_mean' and 'save_invstd' in training, 'running_mean' "
+          "and 'running_var' otherwise");
 }
 
-// A fused optimizer walks over its lists' tensors as over plain memory, as far as `self` goes.
+// A fused optimizer treats the tensors in its first `kLists` lists as plain memory of the size of
+// the parameters in `self`. `kSteps` is the position of the list of step counts, -1 for none.
 template <int kLists, int kSteps>
 void fused_optimizer(Arguments arguments) {
   const c10::List<at::Tensor> parameters = arguments[0].toTensorList();
   for (int list = 0; list < kLists; ++list) {
     const c10::List<at::Tensor> tensors = arguments[list].toTensorList();
-    if (tensors.empty() && list > 1) continue;  // state that this variant does without
-    require(tensors.size() == parameters.size(), "its lists must have one length");
+    if (tensors.empty() && list > 1) continue;  // state that this variant does not use
+    require(tensors.size() == parameters.size(), "its lists must have the same length");
     for (size_t i = 0; i < tensors.size(); ++i) {
       const at::Tensor tensor = tensors.get(i), parameter = parameters.get(i);
       require(tensor.defined() && tensor.layout() == at::kStrided &&
@@ -123,44 +134,47 @@ void fused_optimizer(Arguments arguments) {
   }
   if (kSteps >= 0) {
     const c10::List<at::Tensor> steps = arguments[std::max(kSteps, 0)].toTensorList();
-    require(steps.size() == parameters.size(), "its lists must have one length");
+    require(steps.size() == parameters.size(), "its lists must have the same length");
     for (const at::Tensor& step : steps) {
       require(step.defined() && step.numel() == 1 && step.scalar_type() == at::kFloat,
-              "a step count must be one float");
+              "a step count must be a tensor of one float");
     }
   }
-  for (const c10::IValue& argument : arguments.slice(kLists)) {  // rate, scale, found_inf
+  // The tensors after the lists are scalars: learning rate, scale, found_inf.
+  for (const c10::IValue& argument : arguments.slice(kLists)) {
     if (is_given(argument)) require_numel(argument.toTensor(), 1, "lr, grad_scale or found_inf");
   }
 }
 
 void guard_adam_state(Arguments arguments) {
   require(!arguments[2].toTensorList().empty() && !arguments[3].toTensorList().empty(),
-          "the averages must be given");
+          "'exp_avgs' and 'exp_avg_sqs' must be given");
   const auto amsgrad = arguments[11];
   require(!amsgrad.toBool() || !arguments[4].toTensorList().empty(),
-          "the largest averages must be given");
+          "'max_exp_avg_sqs' must be given with 'amsgrad'");
 }
 
+// (self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, ...)
 void adam(Arguments arguments) {
   fused_optimizer<5, 5>(arguments);
   guard_adam_state(arguments);
 }
 
+// (self, grads, state_sums, state_steps, ...)
 void adagrad(Arguments arguments) {
   fused_optimizer<3, 3>(arguments);
   require(!arguments[2].toTensorList().empty() || arguments[0].toTensorList().empty(),
-          "the sums must be given");
+          "'state_sums' must be given");
 }
 
-// (self, grads, momentum_buffers, weight_decay, momentum, ...)
+// (self, grads, momentum_buffer_list, weight_decay, momentum, ...)
 void sgd(Arguments arguments) {
   fused_optimizer<3, -1>(arguments);
   require(arguments[4].toDouble() == 0 || !arguments[2].toTensorList().empty(),
-          "the momentum buffers must be given");
+          "'momentum_buffer_list' must be given if 'momentum' is not 0");
 }
 
-// Query [B,H,Lq,E], key [B,H,Lk,E], value [B,H,Lk,E].
+// Checks query [B,H,Lq,E], key [B,H,Lk,E], value [B,H,Lk,E], and the mask if it is given.
 void guard_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const c10::IValue& mask) {
   require(query.dim() == 4 && query.numel() > 0,
@@ -173,14 +187,14 @@ void guard_attention(const at::Tensor& query, const at::Tensor& key, const at::T
             "'query', 'key' and 'value' must be contiguous in their last dimension");
   }
   require(key.scalar_type() == query.scalar_type() && value.scalar_type() == query.scalar_type(),
-          "'query', 'key' and 'value' must have one dtype");
+          "'query', 'key' and 'value' must have the same dtype");
   if (!is_given(mask)) return;
   const at::Tensor& given = dense(mask, "attn_mask");
   const Sizes full = {query.size(0), query.size(1), query.size(2), key.size(2)};
   require(given.dim() == 2 || given.dim() == 4, "'attn_mask' must have two or four dimensions");
   for (int64_t i = 1; i <= given.dim(); ++i) {
     require(given.size(-i) == 1 || given.size(-i) == full[full.size() - i],
-            "'attn_mask' must fit the attention");
+            "'attn_mask' must be broadcastable to the attention weights");
   }
 }
 
@@ -199,7 +213,7 @@ void attention_backward(Arguments arguments) {
   require_sizes(dense(arguments[5], "logsumexp"), query.sizes().slice(0, 3).vec(), "logsumexp");
 }
 
-struct LayerOfLstm {
+struct LstmShape {
   int64_t steps, batch, inputs, hidden;
 };
 
@@ -207,20 +221,22 @@ void guard_one_dtype(Arguments tensors) {
   for (const c10::IValue& tensor : tensors) {
     require(
         !is_given(tensor) || tensor.toTensor().scalar_type() == tensors[0].toTensor().scalar_type(),
-        "its tensors must have one dtype");
+        "its tensors must have the same dtype");
   }
 }
 
-// What oneDNN is told of a layer's shape, against the tensors that it is given. Only LSTMs come
-// this way on a CPU.
-LayerOfLstm guard_lstm(Arguments tensors, int64_t mode, int64_t hidden, bool has_biases,
-                       const Sizes& batch_sizes) {
+// Checks the layer's shape, which oneDNN takes from numbers, against the tensors, and returns it.
+// On a CPU, only LSTMs use this operator.
+LstmShape guard_lstm(Arguments tensors, int64_t mode, int64_t hidden, bool has_biases,
+                     const Sizes& batch_sizes) {
   constexpr int64_t kLstm = 2, kGates = 4;
   const at::Tensor& input = dense(tensors[0], "input");
-  require(mode == kLstm && batch_sizes.empty(), "it must be an LSTM, with sequences of one length");
+  require(mode == kLstm && batch_sizes.empty(),
+          "it must be an LSTM over sequences of equal length");
   require(input.dim() == 3 && input.numel() > 0 && hidden > 0 && hidden < (1 << 24),
-          "'input' must have steps, batch and features, none of them 0");
-  const LayerOfLstm layer = {input.size(0), input.size(1), input.size(2), hidden};
+          "'input' must have three dimensions (steps, batch, features), none of them 0, and "
+          "'hidden_size' must be in range");
+  const LstmShape layer = {input.size(0), input.size(1), input.size(2), hidden};
   require_sizes(dense(tensors[1], "weight"), {kGates * hidden, layer.inputs}, "input weight");
   require_sizes(dense(tensors[2], "weight"), {kGates * hidden, hidden}, "hidden weight");
   for (int bias : {3, 4}) {
@@ -240,9 +256,9 @@ void lstm(Arguments arguments) {
              arguments[12].toBool(), arguments[8].toIntVector());
 }
 
-// How large oneDNN's record of a layer's forward pass is, it alone knows; so it is asked, once for
-// each shape. The arguments are those of the backward operator.
-int64_t lstm_workspace_bytes(const LayerOfLstm& layer, Arguments arguments) {
+// Returns the size of oneDNN's workspace for a layer. Only oneDNN knows it, so the forward operator
+// is run, once for each shape. `arguments` are those of the backward operator. Thread-safe.
+int64_t lstm_workspace_bytes(const LstmShape& layer, Arguments arguments) {
   static Mutex mutex;
   static auto* known =
       new std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool, int>, int64_t>;
@@ -254,7 +270,8 @@ int64_t lstm_workspace_bytes(const LayerOfLstm& layer, Arguments arguments) {
     MutexLock lock(mutex);
     if (const auto found = known->find(key); found != known->end()) return found->second;
   }
-  // Without gradients the layer keeps no record.
+  // Without gradient mode the forward operator returns no workspace. The lock is not held
+  // meanwhile: two threads may both measure a new shape, with the same result.
   const c10::AutoGradMode with_gradients(true);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const at::Tensor state = at::zeros({layer.batch, layer.hidden}, input.options());
@@ -273,7 +290,7 @@ int64_t lstm_workspace_bytes(const LayerOfLstm& layer, Arguments arguments) {
 // (input, 4 weights, hx, cx, output, hy, cy, grad_output, grad_hy, grad_cy, reverse, mode, hidden,
 // layers, biases, train, bidirectional, batch_sizes, batch_first, workspace)
 void lstm_backward(Arguments arguments) {
-  const LayerOfLstm layer =
+  const LstmShape layer =
       guard_lstm(arguments.slice(0, 7), arguments[14].toInt(), arguments[15].toInt(),
                  arguments[17].toBool(), arguments[20].toIntVector());
   guard_one_dtype(arguments.slice(0, 13));
@@ -288,10 +305,10 @@ void lstm_backward(Arguments arguments) {
                   "hy, cy or their gradients");
   }
   require(is_given(arguments[7]) && is_given(arguments[8]) && is_given(arguments[9]),
-          "what the layer gave must be given");
+          "the results of the forward operator must be given: 'output', 'hy_' and 'cy_'");
   const at::Tensor& workspace = dense(arguments[22], "workspace");
   require(workspace.scalar_type() == at::kByte && workspace.is_contiguous(),
-          "'workspace' must be bytes");
+          "'workspace' must be a contiguous tensor of bytes");
   require_numel(workspace, lstm_workspace_bytes(layer, arguments), "workspace");
 }
 
@@ -304,13 +321,15 @@ void convolution_backward(Arguments arguments) {
   const bool transposed = arguments[7].toBool();
   require(spatial >= 1 && spatial <= 3 && gradient.dim() == input.dim() &&
               weight.dim() == input.dim() && groups > 0 && groups < (1 << 24),
-          "its tensors must have one number of dimensions");
+          "its tensors must have the same number of dimensions, 3 to 5, and 'groups' must be in "
+          "range");
   const auto numbers = [&](int argument) {
     Sizes given = arguments[argument].toIntVector();
     if (given.size() == 1) given.resize(spatial, given[0]);
-    require(static_cast<int64_t>(given.size()) == spatial, "it must have a number per dimension");
+    require(static_cast<int64_t>(given.size()) == spatial,
+            "a stride, padding or dilation must have one number per spatial dimension");
     for (int64_t number : given)
-      require(number >= 0 && number < (1 << 24), "a number is too large");
+      require(number >= 0 && number < (1 << 24), "a stride, padding or dilation is out of range");
     return given;
   };
   const Sizes stride = numbers(4), padding = numbers(5), dilation = numbers(6), extra = numbers(8);
@@ -329,17 +348,18 @@ void convolution_backward(Arguments arguments) {
   const bool with_bias =
       arguments[10].toBoolList().size() == 3 && arguments[10].toBoolList().get(2);
   if (with_bias && !arguments[3].isNone()) {
-    require(arguments[3].toIntVector() == Sizes{channels}, "'bias_sizes' must be the channels");
+    require(arguments[3].toIntVector() == Sizes{channels},
+            "'bias_sizes' must be the number of channels");
   }
 }
 
-// (self, dim, normalization, ...)
-Sizes guard_transform(Arguments arguments) {
+// (self, dim, normalization, ...): checks the dimensions of a Fourier transform and returns them.
+Sizes guard_fft(Arguments arguments) {
   const at::Tensor& self = dense(arguments[0], "self");
   const Sizes dims = arguments[1].toIntVector();
   std::vector<bool> used(self.dim(), false);
   for (int64_t dim : dims) {
-    require(dim >= 0 && dim < self.dim(), "'dim' must be dimensions of 'self'");
+    require(dim >= 0 && dim < self.dim(), "'dim' must name dimensions of 'self'");
     require(!used[dim], "'dim' must name each dimension once");
     used[dim] = true;
   }
@@ -347,17 +367,18 @@ Sizes guard_transform(Arguments arguments) {
   return dims;
 }
 
-void transform(Arguments arguments) {
-  guard_transform(arguments);
+void fft(Arguments arguments) {
+  guard_fft(arguments);
 }
 
 // (self, dim, normalization, last_dim_size)
-void transform_to_real(Arguments arguments) {
-  const Sizes dims = guard_transform(arguments);
+void fft_to_real(Arguments arguments) {
+  const Sizes dims = guard_fft(arguments);
   const int64_t size = arguments[3].toInt();
-  require(!dims.empty() && size > 0, "'dim' and 'last_dim_size' must not be empty");
+  require(!dims.empty() && size > 0,
+          "'dim' must not be empty and 'last_dim_size' must be positive");
   require(arguments[0].toTensor().size(dims.back()) == size / 2 + 1,
-          "'last_dim_size' must fit the last of 'dim'");
+          "'last_dim_size' must fit the last dimension in 'dim'");
 }
 
 }  // namespace
@@ -376,9 +397,9 @@ const std::unordered_map<std::string, Guard>& layer_guards() {
       {"aten::_fused_sgd_", sgd},
       {"aten::_scaled_dot_product_flash_attention_for_cpu", attention},
       {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
-      {"aten::_fft_c2c", transform},
-      {"aten::_fft_r2c", transform},
-      {"aten::_fft_c2r", transform_to_real},
+      {"aten::_fft_c2c", fft},
+      {"aten::_fft_r2c", fft},
+      {"aten::_fft_c2r", fft_to_real},
       {"aten::mkldnn_rnn_layer", lstm},
       {"aten::mkldnn_rnn_layer_backward", lstm_backward},
   };

@@ -7,8 +7,8 @@
 
 namespace trireme::internal {
 
-// Guards of kernels that take a whole layer's or optimizer's tensors and believe that they belong
-// together; by operator.
+// Returns, by operator, the guards of kernels that take all tensors of a layer or an optimizer and
+// do not check that their shapes fit together.
 const std::unordered_map<std::string, Guard>& layer_guards();
 
 }  // namespace trireme::internal

@@ -7,8 +7,8 @@
 
 namespace trireme::internal {
 
-// Guards of kernels that follow the numbers in their arguments: into a division that the processor
-// cannot do, into a loop that does not end, or out of their memory; by operator.
+// Returns, by operator, the guards of kernels that trap in a division, loop forever or access
+// memory outside of their tensors if an argument holds certain numbers.
 const std::unordered_map<std::string, Guard>& number_guards();
 
 }  // namespace trireme::internal

@@ -1,3 +1,8 @@
+// Answers questions about operators from three sources: the operator's schema, its tags, and lists
+// kept here by hand. The lists exist because some schemas of LibTorch are incomplete: they do not
+// declare every write and every alias. They were checked against LibTorch 2.13; a capture compares
+// what each operator did with what is known here, and the operator fuzzer (tests/fuzz/operators)
+// looks for gaps, so a new LibTorch shows what has changed.
 #include "trireme/graph/operators.h"
 
 #include <ATen/ops/as_strided.h>
@@ -49,31 +54,30 @@ SplitName split_name(const std::string& name) {
   return split;
 }
 
-// Operators that write to arguments which their schemas do not mark: name to positions, and the
-// position of the flag without which they do not write (-1: they always do).
+// Writes of an operator to arguments that its schema does not mark as written.
 struct UndeclaredWrite {
-  std::vector<int> arguments;
-  int only_if;
+  std::vector<int> arguments;  // positions
+  int only_if;  // position of the flag that must be true for the write; -1 if it always writes
 };
 
 const UndeclaredWrite* undeclared_write(const std::string& base) {
   static const auto* writes = new std::unordered_map<std::string, UndeclaredWrite>{
-      {"aten::native_batch_norm", {{3, 4}, 5}},
-      {"aten::mkldnn_rnn_layer_backward", {{22}, -1}},  // uses its workspace up
+      {"aten::native_batch_norm", {{3, 4}, 5}},         // the running statistics, in training
+      {"aten::mkldnn_rnn_layer_backward", {{22}, -1}},  // overwrites its workspace
   };
   const auto found = writes->find(base);
   return found == writes->end() ? nullptr : &found->second;
 }
 
-// Operators whose results share memory with an argument that their schemas do not mark: name to the
-// arguments' positions. The operator fuzzer looks for others.
+// Returns the positions of arguments whose memory a result may share although the schema does not
+// say so; null if there are none. The operator fuzzer looks for others.
 const std::vector<int>* undeclared_alias(const std::string& base) {
   static const auto* aliases = new std::unordered_map<std::string, std::vector<int>>{
       {"aten::_unsafe_view", {0}},
       {"aten::unsafe_split", {0}},
       {"aten::unsafe_split_with_sizes", {0}},
       {"aten::lift", {0}},
-      {"aten::native_dropout", {0}},  // of an empty tensor
+      {"aten::native_dropout", {0}},  // if the tensor is empty
       {"aten::channel_shuffle", {0}},
       {"aten::_sparse_coo_tensor_with_dims_and_tensors", {3, 4}},
       {"aten::_embedding_bag_backward", {1}},  // the indices of a sparse gradient
@@ -82,7 +86,8 @@ const std::vector<int>* undeclared_alias(const std::string& base) {
   return found == aliases->end() ? nullptr : &found->second;
 }
 
-// The fused optimizers' schemas mark the gradients, which they write only when they unscale them.
+// The schemas of fused optimizers mark the gradients as written. They are written only if there is
+// a scale to divide them by.
 std::vector<int> written_by_fused(const c10::OperatorHandle& op,
                                   c10::ArrayRef<c10::IValue> arguments) {
   std::vector<int> written = writable_arguments(op);
@@ -94,24 +99,28 @@ std::vector<int> written_by_fused(const c10::OperatorHandle& op,
   return written;
 }
 
+// Returns true if an index of aten::index is a mask, so that the size of the result depends on the
+// contents of the index.
 bool is_mask(const c10::IValue& index) {
   return index.isTensor() && index.toTensor().defined() &&
          (index.toTensor().scalar_type() == at::kBool ||
           index.toTensor().scalar_type() == at::kByte);
 }
 
-// As at::as_strided, but counted from where the tensor begins in its storage: a step's argument
-// may be any slice of a larger tensor.
-at::Tensor as_strided_here(const at::Tensor& self, at::IntArrayRef sizes, at::IntArrayRef strides,
-                           int64_t offset) {
+// Kernel of trireme::as_strided. Like at::as_strided, but `offset` counts from where the tensor
+// begins in its storage: an argument of a step may be any slice of a larger tensor, and a captured
+// absolute offset would be wrong in the next step.
+at::Tensor as_strided_from_own_offset(const at::Tensor& self, at::IntArrayRef sizes,
+                                      at::IntArrayRef strides, int64_t offset) {
   int64_t from_base = 0;
   TORCH_CHECK(!__builtin_add_overflow(self.storage_offset(), offset, &from_base), "the offset ",
               offset, " is out of range");
   return at::as_strided(self, sizes, strides, from_base);
 }
 
-// What it stands for is done where the variable lives (ps/ps_step.h).
-void push_gradient_here(const at::Tensor&, const at::Tensor&, const at::Tensor&) {}
+// Kernel of trireme::push_gradient. Does nothing: the node marks a gradient that is pushed to the
+// parameter server that holds the variable (ps/ps_step.h).
+void push_gradient_placeholder(const at::Tensor&, const at::Tensor&, const at::Tensor&) {}
 
 }  // namespace
 
@@ -121,7 +130,7 @@ std::string operator_name(const c10::OperatorHandle& op) {
 }
 
 bool is_composite(const c10::OperatorHandle& op) {
-  // Some have a kernel of their own as well (silu_backward), and that one runs.
+  // Some composite operators have a CPU kernel as well (silu_backward), which runs instead.
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
          !op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
 }
@@ -151,13 +160,15 @@ absl::StatusOr<c10::OperatorHandle> find_allowed_operator(const std::string& nam
     return make_status(ErrorCode::kNotFound,
                        absl::StrCat("operator '", name, "' is not known to this LibTorch"));
   }
-  // Composite operators are never on the list, and a captured graph has none.
+  // Composite operators are never on the list. They get an error of their own, since the list does
+  // not explain why they are missing.
   if (!is_own_operator(name) && is_composite(*op)) {
     return make_status(
         ErrorCode::kPermissionDenied,
-        absl::StrCat("operator '", name,
-                     "' may not be used in a graph: it is made of other operators, and a captured "
-                     "graph has those"));
+        absl::StrCat(
+            "operator '", name,
+            "' may not be used in a graph: it is made of other operators, which a captured "
+            "graph contains instead"));
   }
   if (!is_allowed_operator(name)) {
     return make_status(
@@ -253,11 +264,11 @@ bool takes_undefined(const c10::OperatorHandle& op) {
   return op.operator_name().name.starts_with("aten::mkldnn_rnn_layer");
 }
 
-bool is_record(const c10::OperatorHandle& op, size_t result) {
+bool is_lstm_workspace(const c10::OperatorHandle& op, size_t result) {
   return op.operator_name().name == "aten::mkldnn_rnn_layer" && result == 3;
 }
 
-bool takes_record(const c10::OperatorHandle& op, size_t argument) {
+bool takes_lstm_workspace(const c10::OperatorHandle& op, size_t argument) {
   return op.operator_name().name == "aten::mkldnn_rnn_layer_backward" && argument == 22;
 }
 
@@ -333,22 +344,23 @@ bool is_data_dependent(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue>
     }
     return false;
   }
-  // With lengths as numbers its shape follows from them.
+  // With lengths given as numbers, the shape follows from those numbers.
   if (name == "aten::_ctc_loss") return op.operator_name().overload_name == "Tensor";
   return op.hasTag(at::Tag::dynamic_output_shape);
 }
 
 void register_own_operators() {
-  // Never destroyed. Marked as used: an optimiser that drops the pointer makes it look leaked.
+  // Never destroyed. Marked as used, because the compiler would otherwise drop the pointer and the
+  // leak checker would report the library as leaked.
   [[gnu::used]] static const auto* library = [] {
     auto* made =
         new torch::Library(torch::Library::FRAGMENT, "trireme", std::nullopt, __FILE__, __LINE__);
-    made->def(
-        "as_strided(Tensor(a) self, int[] sizes, int[] strides, int offset) -> Tensor(a)",
-        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(as_strided_here)));
-    made->def(
-        "push_gradient(Tensor(a!) variable, Tensor gradient, Tensor lr) -> ()",
-        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(push_gradient_here)));
+    made->def("as_strided(Tensor(a) self, int[] sizes, int[] strides, int offset) -> Tensor(a)",
+              torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd,
+                              TORCH_FN(as_strided_from_own_offset)));
+    made->def("push_gradient(Tensor(a!) variable, Tensor gradient, Tensor lr) -> ()",
+              torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd,
+                              TORCH_FN(push_gradient_placeholder)));
     return made;
   }();
 }

@@ -9,68 +9,74 @@
 
 #include "absl/status/statusor.h"
 
-// What is known about single operators beyond their schemas, in one place.
+// Facts about single operators that their schemas do not state or state wrongly. All code that
+// needs to know what an operator does asks here. Thread-safe.
 namespace trireme::internal {
 
-// "aten::add.Tensor"; the form in which graphs name operators and errors show them.
+// Returns the full name, "aten::add.Tensor", by which graphs and errors name the operator.
 std::string operator_name(const c10::OperatorHandle& op);
 
 // Returns true for an operator that is made of others, which a capture records instead.
 bool is_composite(const c10::OperatorHandle& op);
 
-// Finds an operator that a graph may name. The error tells an operator that does not exist from
-// one that exists and is not on the list: those that touch files, processes or the network, that
-// take raw storages or streams, or that nobody has looked at yet.
+// Returns the operator with this full name if a graph may use it. Returns kNotFound for an operator
+// that does not exist and kPermissionDenied for one that is not on the list: it may touch files,
+// processes or the network, take raw storages or streams, or not have been examined yet.
 absl::StatusOr<c10::OperatorHandle> find_allowed_operator(const std::string& name);
+// Returns true if the name is on the list or is one of Trireme's own operators. Does not check that
+// the operator exists.
 bool is_allowed_operator(const std::string& name);
-// The full names of all operators that a graph may name, sorted; our own as far as this process has
-// registered them.
+// Returns the full names of all operators that a graph may use, sorted. Trireme's own operators
+// are included as far as this process has registered them.
 std::vector<std::string> allowed_operators();
 
-// Draws random numbers: from a generator argument where it has one, else from the default one.
+// Returns true for an operator that draws random numbers, from its generator argument if it has
+// one, otherwise from the default generator.
 bool is_random(const c10::OperatorHandle& op);
-// The position of the generator argument, or -1.
+// Returns the position of the generator argument, or -1.
 int generator_argument(const c10::OperatorHandle& op);
 
-// The overload of a random operator that takes a generator too, and otherwise the same arguments:
-// `rand.generator` for `rand`.
+// Returns the overload of a random operator that takes a generator and otherwise the same
+// arguments: `rand.generator` for `rand`. Returns nullopt if there is none or `op` takes one.
 std::optional<c10::OperatorHandle> overload_with_generator(const c10::OperatorHandle& op);
 
-// The arguments (by position) that this call writes to: those that the schema marks, and those
-// of a kept list of operators whose schemas do not tell.
+// Returns the positions of the arguments that this call writes to: those that the schema marks,
+// corrected for the few operators whose schemas are wrong.
 std::vector<int> written_arguments(const c10::OperatorHandle& op,
                                    c10::ArrayRef<c10::IValue> arguments);
-// As above without the arguments' values: all that some call may write to.
+// Returns the positions of all arguments that some call of the operator may write to.
 std::vector<int> writable_arguments(const c10::OperatorHandle& op);
 
 // Returns true if a result may share memory with an argument: the schema gives both an alias, or
-// the operator is on a kept list of those that return an argument's memory without declaring it.
+// the operator is known to return an argument's memory without declaring it.
 bool may_share_memory(const c10::OperatorHandle& op, size_t argument, size_t result);
 
-// Returns true for an operator that gives its first argument another shape. It must run on an
-// alias.
+// Returns true for an operator that gives its first argument another shape. A replay must pass an
+// alias of the argument, so that the value itself keeps its shape.
 bool changes_shape(const c10::OperatorHandle& op);
 
 // Returns true for an operator that may get an undefined tensor where its schema asks for a tensor.
 bool takes_undefined(const c10::OperatorHandle& op);
 
-// Returns true for a result that holds, in places that its kernel alone knows, what memory held
-// before: oneDNN's record of an LSTM's forward pass. Nothing but an argument that takes_record()
-// may see it.
-bool is_record(const c10::OperatorHandle& op, size_t result);
-bool takes_record(const c10::OperatorHandle& op, size_t argument);
+// Returns true for a result that is oneDNN's workspace of an LSTM's forward pass. The kernel never
+// writes some parts of it, and only oneDNN knows which, so it may expose what the memory held
+// before. Only an argument for which takes_lstm_workspace() returns true may get it.
+bool is_lstm_workspace(const c10::OperatorHandle& op, size_t result);
+bool takes_lstm_workspace(const c10::OperatorHandle& op, size_t argument);
 
-// Leaves memory as it found it, so that its result has no contents yet.
+// Returns true for `empty` and its variants, whose results have no contents yet.
 bool makes_uninitialized(const c10::OperatorHandle& op);
 
-// Reads nothing but shapes, dtypes and the like: its result is a fact of the signature.
+// Returns true for an operator that reads only shapes, dtypes and the like. Its result is the same
+// for every call with the same signature.
 bool reads_only_metadata(const c10::OperatorHandle& op);
 
-// Its result, or its result's shape, follows from the contents of tensors, so that C++ code that
-// saw it has become a constant of the graph.
+// Returns true if the operator's result, or its shape, depends on the contents of tensors. If C++
+// code looks at such a result, a capture would turn what it saw into a constant of the graph.
 bool is_data_dependent(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
 
-// Our own operators (namespace trireme); done once, by whoever first looks one up.
+// Registers Trireme's own operators (namespace trireme) with LibTorch. The first call does the
+// work; find_allowed_operator() and allowed_operators() call it.
 void register_own_operators();
 
 }  // namespace trireme::internal

@@ -1,3 +1,19 @@
+// Compiles a graph into a plan, in two passes.
+//
+// The first pass walks over the nodes in captured order. It looks up each operator, decodes its
+// arguments by its schema, and checks that every value is made once and before it is used. It also
+// joins the values that may share memory. Which ones those are follows from the operators and is
+// not stated by the graph, because the graph may come from an untrusted peer and locks and copies
+// depend on it.
+//
+// The second pass (finish()) knows all nodes, so that it can tell which memory is written at all
+// and which use of a value is the last. From that it derives
+//   - the constants that each run copies, because some node writes to them;
+//   - the outputs that are copied, because they share memory with a constant or a variable;
+//   - the variables that each node touches, which PartRun locks around the node;
+//   - the first node that needs each receive, and the point after which each send may go;
+//   - the last use of each value, where a run releases it.
+// Last uses are planned at the end, because an output or a send may be a later use than any node.
 #include "trireme/graph/plan.h"
 
 #include <algorithm>
@@ -19,14 +35,14 @@ using proto::Value;
 class Compiler {
  public:
   explicit Compiler(std::shared_ptr<const GraphData> graph)
-      : data_(*graph), def_(graph->def), memory_(std::min(def_.values_size(), kMostValues)) {
+      : data_(*graph), def_(graph->def), memory_(std::min(def_.values_size(), kMaxValues)) {
     plan_ = std::make_shared<Plan>();
     plan_->graph = std::move(graph);
   }
 
   absl::StatusOr<std::shared_ptr<const Plan>> compile() {
     TRIREME_RETURN_IF_ERROR(check_header(def_, data_.constants.size()));
-    TRIREME_RETURN_IF_ERROR(place_sources());
+    TRIREME_RETURN_IF_ERROR(bind_source_values());
     for (int i = 0; i < def_.nodes_size(); ++i) {
       absl::Status status = add_node(def_.nodes(i), i);
       if (!status.ok()) {
@@ -41,7 +57,8 @@ class Compiler {
   }
 
  private:
-  absl::Status place_sources() {
+  // Finds the value of each input, constant, variable and receive.
+  absl::Status bind_source_values() {
     plan_->input_values.assign(def_.inputs(), -1);
     plan_->constant_values.assign(data_.constants.size(), -1);
     plan_->variable_values.assign(def_.variables_size(), -1);
@@ -54,63 +71,71 @@ class Compiler {
       const Value& value = def_.values(i);
       TRIREME_RETURN_IF_ERROR(check_type(value.type()));
       if (value.source() == Value::RESULT) continue;
-      std::vector<int64_t>* places = value.source() == Value::INPUT      ? &plan_->input_values
+      std::vector<int64_t>* values = value.source() == Value::INPUT      ? &plan_->input_values
                                      : value.source() == Value::CONSTANT ? &plan_->constant_values
                                      : value.source() == Value::VARIABLE ? &plan_->variable_values
                                      : value.source() == Value::RECEIVED ? &plan_->received_values
                                                                          : nullptr;
-      if (places == nullptr || value.index() >= places->size() || (*places)[value.index()] != -1) {
-        return invalid_argument(absl::StrCat("value ", i,
-                                             " is input, constant, variable or receive ",
-                                             value.index(), ", which does not exist or is taken"));
+      if (values == nullptr || value.index() >= values->size() || (*values)[value.index()] != -1) {
+        return invalid_argument(
+            absl::StrCat("value ", i, " is input, constant, variable or receive ", value.index(),
+                         ", which does not exist or already has a value"));
       }
-      (*places)[value.index()] = i;
+      (*values)[value.index()] = i;
       made_[i] = true;
     }
     return absl::OkStatus();
   }
 
+  // Checks that a value exists by the time a node uses it, and records the use.
   absl::Status use(int64_t value, int node, const std::string& argument) {
     if (value < 0) return absl::OkStatus();
     if (value >= def_.values_size()) {
-      return invalid_argument(
-          absl::StrCat("argument '", argument, "' is value ", value, " of ", def_.values_size()));
+      return invalid_argument(absl::StrCat("argument '", argument, "' is value ", value,
+                                           ", but the graph has ", def_.values_size(), " values"));
     }
     if (!made_[value]) {
       return invalid_argument(
           absl::StrCat("argument '", argument, "' is value ", value,
-                       ", which no node before this one makes: a cycle, or nodes that "
-                       "are out of order"));
+                       ", which no earlier node makes: the graph has a cycle, or its nodes are "
+                       "out of order"));
     }
     last_use_[value] = node;
     return absl::OkStatus();
   }
 
-  absl::Status check_visible(int64_t value) {
-    if (value < 0 || !records_.contains(value)) return absl::OkStatus();
+  // Parts of an LSTM's workspace are never written, so they show what the memory held before. No
+  // other operator may read it, and it may not leave the graph.
+  absl::Status check_not_workspace(int64_t value) {
+    if (value < 0 || !workspaces_.contains(value)) return absl::OkStatus();
     return invalid_argument(absl::StrCat("value ", value,
-                                         " is the record of an LSTM's forward pass, which only "
+                                         " is the workspace of an LSTM's forward pass, which only "
                                          "'aten::mkldnn_rnn_layer_backward' may use"));
   }
 
-  // A record that another input made has unwritten bytes where this layer reads numbers.
-  absl::Status check_record(const NodePlan& plan) {
+  // Checks that an LSTM's backward operator gets the workspace of its own forward operator. The
+  // workspace of a layer with another input has unwritten bytes where this layer reads numbers.
+  absl::Status check_workspace_input(const NodePlan& plan) {
     for (size_t i = 0; i < plan.arguments.size(); ++i) {
-      if (!takes_record(plan.op, i)) continue;
-      const auto made = records_.find(plan.arguments[i].value);
-      if (plan.arguments[i].kind != ArgumentPlan::Kind::kValue || made == records_.end()) continue;
+      if (!takes_lstm_workspace(plan.op, i)) continue;
+      const auto made = workspaces_.find(plan.arguments[i].value);
+      if (plan.arguments[i].kind != ArgumentPlan::Kind::kValue || made == workspaces_.end()) {
+        continue;
+      }
       const NodePlan& forward = plan_->nodes[made->second];
       const auto hidden = [](const NodePlan& node) {
         return node.arguments[*node.op.schema().argumentIndexWithName("hidden_size")].constant;
       };
       if (forward.arguments[0].value != plan.arguments[0].value ||
           hidden(forward).toInt() != hidden(plan).toInt()) {
-        return invalid_argument("the record of an LSTM's forward pass belongs to another input");
+        return invalid_argument(
+            "the workspace of an LSTM's forward pass belongs to another input or hidden size");
       }
     }
     return absl::OkStatus();
   }
 
+  // Checks that a value which a node makes exists and is made only once.
   absl::Status make(int64_t value) {
     if (value < 0) return absl::OkStatus();
     if (value >= def_.values_size() || made_[value]) {
@@ -142,27 +167,29 @@ class Compiler {
       TRIREME_ASSIGN_OR_RETURN(ArgumentPlan argument, decode_argument(node.arguments(i), declared));
       if (argument.kind == ArgumentPlan::Kind::kValue) {
         TRIREME_RETURN_IF_ERROR(use(argument.value, index, declared.name()));
-        if (!takes_record(op, i)) TRIREME_RETURN_IF_ERROR(check_visible(argument.value));
+        if (!takes_lstm_workspace(op, i))
+          TRIREME_RETURN_IF_ERROR(check_not_workspace(argument.value));
       }
       for (int64_t value : argument.values) {
         TRIREME_RETURN_IF_ERROR(use(value, index, declared.name()));
-        TRIREME_RETURN_IF_ERROR(check_visible(value));
+        TRIREME_RETURN_IF_ERROR(check_not_workspace(value));
       }
       argument.required =
           declared.type()->kind() == c10::TypeKind::TensorType && !takes_undefined(op);
       if (argument.required && argument.kind == ArgumentPlan::Kind::kConstant) {
         return invalid_argument(
-            absl::StrCat("argument '", declared.name(), "' must be a tensor and is none"));
+            absl::StrCat("argument '", declared.name(), "' must be a tensor, but is none"));
       }
       plan.has_generator |= argument.kind == ArgumentPlan::Kind::kGenerator;
       plan.arguments.push_back(std::move(argument));
     }
-    TRIREME_RETURN_IF_ERROR(check_record(plan));
+    TRIREME_RETURN_IF_ERROR(check_workspace_input(plan));
     plan.random = is_random(op);
     plan.writes = !writable_arguments(op).empty();
     plan.makes_uninitialized = makes_uninitialized(op);
     TRIREME_RETURN_IF_ERROR(add_results(node, plan));
-    // Not only if the graph says so: a variable keeps its shape, whoever wrote the graph.
+    // The operator's name decides as well as the graph's flag: a variable must keep its shape even
+    // if the graph lies.
     if (node.reshapes() || changes_shape(op)) {
       for (int i : writable_arguments(op)) {
         if (plan.arguments[i].kind == ArgumentPlan::Kind::kValue) plan.aliased.push_back(i);
@@ -188,18 +215,19 @@ class Compiler {
       if (is_tensor && result.kind_case() == proto::Argument::kValue) {
         planned.value = result.value();
         TRIREME_RETURN_IF_ERROR(make(planned.value));
-        if (is_record(plan.op, i)) records_[planned.value] = plan_->nodes.size();
+        if (is_lstm_workspace(plan.op, i)) workspaces_[planned.value] = plan_->nodes.size();
       } else if (planned.is_list && result.has_values()) {
         planned.list.assign(result.values().ids().begin(), result.values().ids().end());
         for (int64_t value : planned.list) TRIREME_RETURN_IF_ERROR(make(value));
       } else {
         return invalid_argument(absl::StrCat("result ", i, " must be ", returns[i].type()->str(),
-                                             " and is ", format_argument(result)));
+                                             ", but is ", format_argument(result)));
       }
     }
     return absl::OkStatus();
   }
 
+  // Joins the memory of each result with that of the arguments whose memory it may share.
   void join_aliases(const NodePlan& plan) {
     for (size_t r = 0; r < plan.results.size(); ++r) {
       for (size_t a = 0; a < plan.arguments.size(); ++a) {
@@ -223,9 +251,9 @@ class Compiler {
   absl::Status finish() {
     for (int64_t output : def_.outputs()) {
       if (output >= def_.values_size() || output < -1 || (output >= 0 && !made_[output])) {
-        return invalid_argument(absl::StrCat("output value ", output, " is never made"));
+        return invalid_argument(absl::StrCat("no node makes output value ", output));
       }
-      TRIREME_RETURN_IF_ERROR(check_visible(output));
+      TRIREME_RETURN_IF_ERROR(check_not_workspace(output));
       if (output >= 0) last_use_[output] = def_.nodes_size();
     }
     for (int i = 0; i < def_.values_size(); ++i) plan_->storages.push_back(memory_.storage_of(i));
@@ -238,16 +266,18 @@ class Compiler {
     return absl::OkStatus();
   }
 
+  // Finds the variables whose memory each node and each output touches. A tensor may share memory
+  // with one variable at most: its users lock that variable, and a send or an output names one.
   absl::Status mark_variables() {
     for (size_t i = 0; i < plan_->variable_values.size(); ++i) {
       const int64_t value = plan_->variable_values[i];
       if (value < 0) continue;
       const int64_t owner = memory_.mark_variable(value, static_cast<int64_t>(i));
       if (owner != static_cast<int64_t>(i)) {
-        return invalid_argument(absl::StrCat("an operator makes one tensor of variables '",
-                                             def_.variables(static_cast<int>(owner)).name(),
-                                             "' and '", def_.variables(static_cast<int>(i)).name(),
-                                             "'; copy one of them first"));
+        return invalid_argument(
+            absl::StrCat("a tensor may share memory with both variable '",
+                         def_.variables(static_cast<int>(owner)).name(), "' and variable '",
+                         def_.variables(static_cast<int>(i)).name(), "'; copy one of them first"));
       }
     }
     for (int64_t output : def_.outputs()) {
@@ -272,15 +302,17 @@ class Compiler {
     return absl::OkStatus();
   }
 
+  // Assigns each receive to the first node that needs it. A received generator state names its node
+  // itself, since no argument stands for it.
   absl::Status plan_receives() {
     std::vector<int64_t> receive_of(def_.values_size(), -1);
     for (int i = 0; i < def_.receives_size(); ++i) {
       const proto::Receive& receive = def_.receives(i);
       if (receive.generator()) {
         if (receive.before() >= plan_->nodes.size() || plan_->received_values[i] >= 0) {
-          return invalid_argument(absl::StrCat("receive ", i,
-                                               " of the generator comes before node ",
-                                               receive.before(), ", which does not exist"));
+          return invalid_argument(
+              absl::StrCat("receive ", i, " of the generator's state is invalid: node ",
+                           receive.before(), " does not exist, or the receive also has a value"));
         }
         plan_->nodes[receive.before()].receives.push_back(i);
       } else if (plan_->received_values[i] >= 0) {
@@ -301,12 +333,15 @@ class Compiler {
     for (int64_t output : def_.outputs()) {
       if (output >= 0 && def_.values(output).source() == Value::RECEIVED) {
         return invalid_argument(
-            absl::StrCat("output value ", output, " is received from another task"));
+            absl::StrCat("output value ", output,
+                         " is received from another task; the task that makes it must return it"));
       }
     }
     return absl::OkStatus();
   }
 
+  // Checks the sends, orders them by the point at which they go, and finds those that are the last
+  // use of their value.
   absl::Status plan_sends() {
     std::vector<uint32_t> ready(def_.values_size(), 0);
     for (uint32_t i = 0; i < plan_->nodes.size(); ++i) {
@@ -324,11 +359,11 @@ class Compiler {
           (send.value() >= 0 &&
            (!made_[send.value()] || def_.values(send.value()).source() == Value::RECEIVED ||
             ready[send.value()] > send.after()))) {
-        return invalid_argument(absl::StrCat("send ", i, " after node ", send.after(),
-                                             " is of value ", send.value(),
-                                             ", which is not there then"));
+        return invalid_argument(absl::StrCat("send ", i, ", due after ", send.after(),
+                                             " nodes, sends value ", send.value(),
+                                             ", which no node of this part has made by then"));
       }
-      TRIREME_RETURN_IF_ERROR(check_visible(send.value()));
+      TRIREME_RETURN_IF_ERROR(check_not_workspace(send.value()));
       SendPlan planned;
       planned.index = static_cast<uint32_t>(i);
       planned.value = send.value();
@@ -338,7 +373,7 @@ class Compiler {
       plan_->sends.push_back(planned);
     }
     std::ranges::stable_sort(plan_->sends, {}, &SendPlan::after);
-    // The last send of a value that no node uses after it lets go of it.
+    // If no node uses a value after its last send, that send releases the value.
     std::unordered_set<int64_t> seen;
     for (auto send = plan_->sends.rbegin(); send != plan_->sends.rend(); ++send) {
       if (send->value < 0 || !seen.insert(send->value).second) continue;
@@ -365,6 +400,8 @@ class Compiler {
     }
   }
 
+  // An output that shares memory with a constant or a variable is copied: the caller may write to
+  // it, and later runs may write to the variable.
   void mark_copied_outputs() {
     std::unordered_set<uint32_t> outside;
     for (const auto* values : {&plan_->constant_values, &plan_->variable_values}) {
@@ -377,10 +414,14 @@ class Compiler {
     }
   }
 
+  // Decides where a run releases each value. A single argument moves the value out of the table, so
+  // that its memory is freed when the operator returns. A value in a list is released after the
+  // node. A result that is never used is not stored at all.
   void plan_last_uses() {
     for (int i = 0; i < static_cast<int>(plan_->nodes.size()); ++i) {
       NodePlan& node = plan_->nodes[i];
-      // From the back, so that of two places for one value the later takes the reference.
+      // Arguments are pushed from the first to the last. If a value is passed twice, the last one
+      // must take the reference, so they are visited from the back.
       for (auto argument = node.arguments.rbegin(); argument != node.arguments.rend(); ++argument) {
         if (argument->kind == ArgumentPlan::Kind::kValue && last_use_[argument->value] == i) {
           argument->last_use = true;
@@ -395,7 +436,8 @@ class Compiler {
           }
         }
       }
-      // A value that is used later in a list must not be taken by a single argument before it.
+      // If a value is also in a list, a single argument must not take it: the list may be pushed
+      // after it.
       for (ArgumentPlan& argument : node.arguments) {
         const bool also_in_list =
             argument.last_use &&
@@ -414,16 +456,15 @@ class Compiler {
     }
   }
 
-  static constexpr int kTaken = -2;
+  static constexpr int kTaken = -2;  // in last_use_: some use already releases the value
 
   const GraphData& data_;
   const proto::GraphDef& def_;
   std::shared_ptr<Plan> plan_;
   ValueMemory memory_;
-  std::vector<bool> made_;
-  std::unordered_map<int64_t, size_t>
-      records_;                // values with former contents of memory, and their makers
-  std::vector<int> last_use_;  // the last node that uses the value; -1 for none
+  std::vector<bool> made_;  // true once a value was bound to a source or made by a node
+  std::unordered_map<int64_t, size_t> workspaces_;  // LSTM workspaces, with the node that made each
+  std::vector<int> last_use_;  // the last node that uses each value; -1 for none
 };
 
 }  // namespace

@@ -16,67 +16,73 @@
 
 namespace trireme::internal {
 
-// A graph as data: the protobuf and the tensors that it names but does not hold.
+// A graph as data: the protobuf, and the constant tensors that it describes but does not contain.
 struct GraphData {
   proto::GraphDef def;
   std::vector<at::Tensor> constants;
 };
 
+// One operator call of a plan. Values are named by their number in GraphDef.values.
 struct NodePlan {
   c10::OperatorHandle op;
-  std::vector<ArgumentPlan> arguments;
-  // The values made, in the order of the returns; -1 for what nobody uses. A return that is a
-  // list has its own entry in `lists`.
+  std::vector<ArgumentPlan> arguments;  // in the order of the schema
+  // One result of the operator. A tensor is stored in `value`, a list of tensors in `list`; -1
+  // stands for a tensor that nothing uses.
   struct Result {
     int64_t value = -1;
     bool is_list = false;
     std::vector<int64_t> list;
   };
-  std::vector<Result> results;
-  std::vector<uint32_t> free_after;  // values not needed past this node that no argument takes
-  std::vector<int> aliased;          // arguments that run on an alias (Node.reshapes)
-  bool random = false;
-  bool has_generator = false;
-  bool writes = false;               // to an argument
-  bool makes_uninitialized = false;  // its results have no contents yet
+  std::vector<Result> results;  // in the order of the schema's returns
+  // Values to release after this node: it is their last use, and no argument has `last_use` for
+  // them.
+  std::vector<uint32_t> free_after;
+  std::vector<int> aliased;          // positions of arguments passed as an alias (Node.reshapes)
+  bool random = false;               // true if the operator draws random numbers
+  bool has_generator = false;        // true if it gets the step's generator as an argument
+  bool writes = false;               // true if it may write to an argument
+  bool makes_uninitialized = false;  // true if its results have no contents yet
   CallRules rules;
-  // Of a part of a graph: which receives it is the first to need.
+  // Receives (GraphDef.receives) that must have arrived before this node and that no earlier node
+  // waits for. Empty unless the graph is one task's part.
   std::vector<uint32_t> receives;
-  // Variables whose memory it touches, and whether it writes it.
+  // Variables whose memory the operator touches; the flag is true if it may write to it.
   std::vector<std::pair<uint32_t, bool>> variables;
 };
 
-// A value, or the generator's state, that goes to another task.
+// A transfer of a value, or of the generator's state, to another task.
 struct SendPlan {
-  uint32_t index = 0;  // in GraphDef.sends
-  int64_t value = -1;
-  uint32_t after = 0;  // how many nodes run before it
-  bool last_use = false;
-  // Its memory may change while it is on its way: it shares it with what somebody writes.
+  uint32_t index = 0;     // index into GraphDef.sends
+  int64_t value = -1;     // the value to send; -1 for the generator's state
+  uint32_t after = 0;     // number of nodes that run before the send
+  bool last_use = false;  // true if the value is released once it is sent
+  // True if the value is copied before it is sent, because an operator or another step may write
+  // to its memory while it is in flight.
   bool copied = false;
-  int64_t variable = -1;  // whose memory it shares
+  int64_t variable = -1;  // the variable whose memory the value may share; -1 for none
 };
 
-// A graph that has been checked against the operators' schemas, ready to run. Immutable, so that
-// many runs may share it.
+// A graph that has been checked against the operators' schemas and is ready to run. Immutable, so
+// that many runs may share it.
 struct Plan {
   std::shared_ptr<const GraphData> graph;
-  std::vector<NodePlan> nodes;
-  std::vector<int64_t> input_values;     // per input, the value; -1 where no node uses it
-  std::vector<int64_t> constant_values;  // likewise
-  std::vector<int64_t> variable_values;
-  std::vector<bool> constant_written;  // such a constant is copied for each run
-  std::vector<bool> variable_written;
-  std::vector<bool> output_copied;        // shares memory with a constant, a variable or an input
-  std::vector<int64_t> output_variables;  // whose memory each output shares; -1 for none
-  std::vector<int64_t> received_values;   // per receive, the value; -1 for the generator's state
-  std::vector<uint32_t>
-      storages;                 // per value, a number that all values which may share memory have
-  std::vector<SendPlan> sends;  // by `after`
+  std::vector<NodePlan> nodes;            // in captured order
+  std::vector<int64_t> input_values;      // the value of each input; -1 if no value stands for it
+  std::vector<int64_t> constant_values;   // the value of each constant, or -1
+  std::vector<int64_t> variable_values;   // the value of each variable, or -1
+  std::vector<bool> constant_written;     // true for a constant that each run has to copy
+  std::vector<bool> variable_written;     // true for a variable that some node may write to
+  std::vector<bool> output_copied;        // true if it may share a constant's or variable's memory
+  std::vector<int64_t> output_variables;  // the variable whose memory each output may share, or -1
+  std::vector<int64_t> received_values;   // the value of each receive; -1 for the generator's state
+  // The storage of each value: two values have the same number if they may share memory.
+  std::vector<uint32_t> storages;
+  std::vector<SendPlan> sends;  // sorted by `after`
 };
 
-// Checks everything that a file or a peer may have got wrong: operators, argument types, order,
-// numbers out of range. The error names the node, the operator and the argument.
+// Compiles a graph into a plan. Checks everything that a file or a peer may have got wrong:
+// operators, argument types, the order of nodes, numbers out of range. The error names the node,
+// the operator and the argument at fault.
 absl::StatusOr<std::shared_ptr<const Plan>> compile(std::shared_ptr<const GraphData> graph);
 
 }  // namespace trireme::internal

@@ -18,14 +18,15 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-std::string refusal(const std::function<void(proto::GraphDef&)>& spoil) {
+// Returns the error of compiling small_graph() after `corrupt` has changed it.
+std::string refusal(const std::function<void(proto::GraphDef&)>& corrupt) {
   GraphData data = small_graph();
-  spoil(data.def);
+  corrupt(data.def);
   const auto plan = compile_copy(data);
   return plan.ok() ? "accepted" : describe(plan.status());
 }
 
-TEST(Plan, RefusesOperatorsThatAreUnknownOrNotOnTheList) {
+TEST(Plan, RejectsOperatorsThatAreUnknownOrNotOnTheList) {
   EXPECT_THAT(refusal([](auto& def) { def.mutable_nodes(1)->set_op("aten::rleu"); }),
               AllOf(HasSubstr("node 1"), HasSubstr("'aten::rleu' is not known")));
   EXPECT_THAT(refusal([](auto& def) { def.mutable_nodes(1)->set_op("aten::from_file"); }),
@@ -38,13 +39,13 @@ TEST(Plan, RefusesOperatorsThatAreUnknownOrNotOnTheList) {
               HasSubstr("may not be used"));
 }
 
-TEST(Plan, RefusesArgumentsThatTheSchemaDoesNotAllow) {
+TEST(Plan, RejectsArgumentsThatTheSchemaDoesNotAllow) {
   EXPECT_THAT(
       refusal([](auto& def) { def.mutable_nodes(0)->mutable_arguments(2)->set_text("two"); }),
       AllOf(HasSubstr("aten::add.Tensor"), HasSubstr("argument 'alpha'"), HasSubstr("'two'")));
   EXPECT_THAT(
       refusal([](auto& def) { def.mutable_nodes(0)->mutable_arguments(0)->set_integer(4); }),
-      HasSubstr("argument 'self' must be Tensor and is 4"));
+      HasSubstr("argument 'self' must be Tensor, but is 4"));
   EXPECT_THAT(refusal([](auto& def) { def.mutable_nodes(0)->mutable_arguments()->RemoveLast(); }),
               HasSubstr("it has 2 arguments; its schema lists 3"));
   EXPECT_THAT(refusal([](auto& def) { def.mutable_nodes(0)->clear_results(); }),
@@ -60,23 +61,23 @@ TEST(Plan, RefusesArgumentsThatTheSchemaDoesNotAllow) {
               HasSubstr("argument"));
 }
 
-TEST(Plan, RefusesCyclesAndNumbersOutOfRange) {
+TEST(Plan, RejectsCyclesAndNumbersOutOfRange) {
   EXPECT_THAT(refusal([](auto& def) { def.mutable_nodes(0)->mutable_arguments(0)->set_value(3); }),
               AllOf(HasSubstr("node 0"), HasSubstr("a cycle")));
   EXPECT_THAT(refusal([](auto& def) { def.mutable_nodes(0)->mutable_arguments(0)->set_value(70); }),
-              HasSubstr("value 70 of 4"));
+              HasSubstr("value 70, but the graph has 4 values"));
   EXPECT_THAT(refusal([](auto& def) { def.mutable_nodes(1)->mutable_results(0)->set_value(2); }),
               HasSubstr("was made before"));
   EXPECT_THAT(refusal([](auto& def) { def.set_outputs(0, 9); }), HasSubstr("output value 9"));
   EXPECT_THAT(refusal([](auto& def) { def.mutable_values(0)->set_index(5); }),
-              HasSubstr("does not exist or is taken"));
+              HasSubstr("does not exist or already has a value"));
   EXPECT_THAT(refusal([](auto& def) { def.mutable_values(1)->mutable_type()->set_dtype(500); }),
               HasSubstr("dtype 500"));
   EXPECT_THAT(refusal([](auto& def) { def.set_format(2); }), HasSubstr("format 2"));
   EXPECT_THAT(refusal([](auto& def) { def.set_inputs(4000000000u); }), HasSubstr("inputs"));
 }
 
-TEST(Plan, OverloadsAreOnTheListOneByOne) {
+TEST(Plan, AllowsAndRejectsEachOverloadSeparately) {
   for (const char* name : {"aten::im2col", "aten::col2im", "aten::log_sigmoid_forward",
                            "aten::rrelu_with_noise", "aten::add.Tensor"}) {
     EXPECT_TRUE(find_allowed_operator(name).ok()) << name;
@@ -90,7 +91,7 @@ TEST(Plan, OverloadsAreOnTheListOneByOne) {
   }
 }
 
-TEST(Plan, RefusesVeryLongLists) {
+TEST(Plan, RejectsVeryLongLists) {
   EXPECT_THAT(refusal([](auto& def) {
                 auto* items = def.mutable_nodes(1)->add_arguments()->mutable_integers();
                 def.mutable_nodes(1)->set_op("aten::view");
@@ -99,7 +100,7 @@ TEST(Plan, RefusesVeryLongLists) {
               HasSubstr("1048577 entries"));
 }
 
-TEST(GraphFile, KeepsEverything) {
+TEST(GraphFile, DecodesToTheEncodedGraph) {
   GraphData data = small_graph();
   data.constants[0] = at::arange(4, at::kFloat).view({2, 2}).select(1, 0);  // strided
   data.def.mutable_constants(0)->mutable_type()->set_strides(0, data.constants[0].stride(0));
@@ -109,7 +110,7 @@ TEST(GraphFile, KeepsEverything) {
   EXPECT_TRUE(again->constants[0].equal(data.constants[0]));
 }
 
-TEST(GraphFile, RefusesWhatIsDamaged) {
+TEST(GraphFile, RejectsDamagedAndMismatchedFiles) {
   const std::string good = value_or_throw(encode_graph(small_graph()));
   EXPECT_FALSE(decode_graph("").ok());
   EXPECT_THAT(describe(decode_graph("PK\x03\x04 something else").status()),
@@ -128,16 +129,16 @@ TEST(GraphFile, RefusesWhatIsDamaged) {
   GraphData mismatched = small_graph();
   mismatched.def.mutable_constants(0)->mutable_type()->set_dtype(static_cast<int>(at::kDouble));
   EXPECT_THAT(describe(decode_graph(value_or_throw(encode_graph(mismatched))).status()),
-              HasSubstr("constant 0 is not what the graph says"));
+              HasSubstr("constant 0 does not have the dtype and number of elements"));
 }
 
-TEST(Graph, ExplainsAndDraws) {
-  const Graph graph(value_or_throw(compile_copy(small_graph())));
+TEST(Graph, PrintsATableAndADotGraph) {
+  const Graph graph = Access<Graph>::make(value_or_throw(compile_copy(small_graph())));
   EXPECT_THAT(graph.explain(),
               AllOf(HasSubstr("graph 'small': 2 operators, 1 inputs, 0 variables, 1 constants"),
                     HasSubstr("%2 Float[2] = aten::add.Tensor(input 0, constant 0, 2)"),
                     HasSubstr("on the session's master task: no scope names a device"),
-                    HasSubstr("gives %3")));
+                    HasSubstr("returns %3")));
   EXPECT_THAT(graph.dot(), AllOf(HasSubstr("digraph \"small\""), HasSubstr("n0 -> n1")));
 }
 

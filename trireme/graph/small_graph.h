@@ -9,7 +9,7 @@
 
 namespace trireme::internal {
 
-// y = relu(x + 2 * c): a graph by hand, for tests that then spoil it.
+// Returns the graph y = relu(x + 2 * c), built by hand. For tests, some of which then corrupt it.
 inline GraphData small_graph() {
   GraphData data;
   proto::GraphDef& def = data.def;
@@ -44,6 +44,7 @@ inline GraphData small_graph() {
   return data;
 }
 
+// Compiles a copy of `data`, which may be changed and compiled again.
 inline absl::StatusOr<std::shared_ptr<const Plan>> compile_copy(const GraphData& data) {
   return compile(std::make_shared<GraphData>(data));
 }

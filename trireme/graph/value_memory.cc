@@ -9,6 +9,7 @@ ValueMemory::ValueMemory(size_t values) : parent_(values) {
 }
 
 uint32_t ValueMemory::storage_of(uint32_t value) {
+  // Halves the path on the way, so that later calls are short.
   while (parent_[value] != value) value = parent_[value] = parent_[parent_[value]];
   return value;
 }

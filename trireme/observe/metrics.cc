@@ -6,13 +6,15 @@
 namespace trireme {
 namespace {
 
-// Values below 8 have a bucket each; above, the three bits after the leading one choose it.
+// Returns the bucket of a value. Values below 8 have a bucket each. For larger values the position
+// of the leading bit selects a group of 8 buckets, and the three bits after it the bucket within.
 int bucket_of(uint64_t value) {
   if (value < 8) return static_cast<int>(value);
   const int exponent = std::bit_width(value) - 1;
   return (exponent - 2) * 8 + static_cast<int>((value >> (exponent - 3)) & 7);
 }
 
+// Returns the middle of the range of values that a bucket counts.
 double middle_of(int bucket) {
   if (bucket < 8) return bucket;
   const double width = std::ldexp(1.0, bucket / 8 - 1);

@@ -21,7 +21,7 @@ class Counter {
   std::atomic<uint64_t> value_ = 0;
 };
 
-// A number that goes up and down: how much there is of something now. Thread-safe.
+// A number that goes up and down, such as the number of steps in flight. Thread-safe.
 class Gauge {
  public:
   void add(int64_t amount) { value_.fetch_add(amount, std::memory_order_relaxed); }
@@ -31,8 +31,8 @@ class Gauge {
   std::atomic<int64_t> value_ = 0;
 };
 
-// The distribution of a number, in buckets whose width is an eighth of their value: a quantile is
-// off by at most 12.5 %. Fixed memory, thread-safe, no lock.
+// The distribution of a number, counted in buckets whose width is an eighth of their value. A
+// quantile is therefore off by at most 12.5 %. Its memory is fixed. Thread-safe and lock-free.
 class Histogram {
  public:
   static constexpr int kBuckets = 64 * 8;
@@ -43,7 +43,8 @@ class Histogram {
     std::array<uint64_t, kBuckets> buckets = {};
 
     double mean() const { return count == 0 ? 0 : sum / count; }
-    // The value below which a share `q` of all lies, q from 0 to 1; 0 when there are none.
+    // Returns the value below which the share `q` (0 to 1) of all values lies, or 0 if there are no
+    // values.
     double quantile(double q) const;
   };
 
@@ -55,14 +56,18 @@ class Histogram {
   std::atomic<uint64_t> sum_ = 0;
 };
 
-// The metrics of one server or program, by name. A metric is made at its first use and lives as
-// long as the registry: keep the reference, do not look it up in a hot path. Thread-safe.
+// The metrics of one server or program, by name. A metric is created at its first use and lives as
+// long as the registry. Keep the reference instead of looking it up in a hot path. Thread-safe.
+//
+//   Counter& calls = metrics.counter("calls");
+//   calls.add();
 class Metrics {
  public:
   Counter& counter(const std::string& name);
   Gauge& gauge(const std::string& name);
   Histogram& histogram(const std::string& name);
 
+  // Return the current values of all metrics.
   std::map<std::string, uint64_t> counters() const;
   std::map<std::string, int64_t> gauges() const;
   std::map<std::string, Histogram::Snapshot> histograms() const;

@@ -38,7 +38,7 @@ TEST(Histogram, QuantilesAreWithinAnEighth) {
   }
 }
 
-TEST(Histogram, TakesTheWholeRange) {
+TEST(Histogram, AcceptsTheWholeRangeOfValues) {
   Histogram histogram;
   EXPECT_EQ(histogram.snapshot().quantile(0.5), 0);
   for (uint64_t value : {uint64_t{0}, uint64_t{7}, uint64_t{8}, ~uint64_t{0}}) histogram.add(value);

@@ -38,8 +38,8 @@ void PrintTo(const Pair& pair, std::ostream* out) {
 
 class AgainstTorch : public testing::TestWithParam<Pair> {};
 
-// In a captured step, fed the same gradients.
-TEST_P(AgainstTorch, EqualsOver100Steps) {
+// Our optimizer runs in a captured step. Both get the same gradients.
+TEST_P(AgainstTorch, GivesTheSameParametersAfter100Steps) {
   std::vector<Variable> variables;
   Tensors parameters;
   for (const Tensor& value : initial_values()) {
@@ -101,7 +101,8 @@ INSTANTIATE_TEST_SUITE_P(
             o::RMSpropOptions(0.01).weight_decay(0.01).momentum(0.9).centered(true))),
     [](const auto& info) { return info.param.name; });
 
-// Rows by rows, the dense rule on the rows that the gradient has entries for.
+// Reference for sparse gradients: applies the dense rule row by row, to the rows that the gradient
+// has entries for.
 struct RowReference {
   Tensor table, mean, square;
 
@@ -121,7 +122,7 @@ struct RowReference {
   }
 };
 
-TEST(SparseAdam, EqualsAWrittenReference) {
+TEST(SparseAdam, MatchesAReferenceImplementation) {
   torch::manual_seed(2);
   const Tensor start = torch::randn({50, 8}, torch::kDouble);
   Variable table("table", start);
@@ -165,7 +166,7 @@ TEST(SparseGradients, LeaveOtherRowsAlone) {
   check([](auto v) { return RmsProp(v, {.lr = 0.1, .momentum = 0.5, .centered = true}); });
 }
 
-TEST(Optimizer, RateChangesWithoutAnotherCapture) {
+TEST(Optimizer, SetLrNeedsNoOtherCapture) {
   Variable w("w", torch::zeros({1}));
   const Sgd optimizer({w}, {.lr = 1});
   auto step = function(
@@ -192,7 +193,7 @@ TEST(Optimizer, StepUsesGradientsOfBackward) {
   EXPECT_EQ(unused.read().item<float>(), 1);
 }
 
-TEST(Optimizer, ClipsTheNormOfAllGradients) {
+TEST(Optimizer, ClipsTheNormOfAllGradientsTogether) {
   for (double scale : {0.001, 1.0}) {
     Tensors ours{torch::full({3}, 3 * scale), Tensor(), torch::full({4, 1}, 4 * scale)};
     torch::nn::utils::clip_grad_norm_(Tensors{}, 1.0);
@@ -219,7 +220,8 @@ TEST(Optimizer, ClipsEachNormAndEachValue) {
   clip_grad_value(by_value, 1.0);
   EXPECT_TRUE(by_value[0].equal(torch::ones({2})));
   EXPECT_TRUE(by_value[2].equal(given[2]));
-  EXPECT_EQ(by_value[3].to_dense()[1].item<float>(), 1) << "both parts of an element together";
+  EXPECT_EQ(by_value[3].to_dense()[1].item<float>(), 1)
+      << "the limit is for the sum of both parts of an element";
 }
 
 TEST(Optimizer, ClipsInACapturedStep) {
@@ -246,7 +248,7 @@ TEST(Optimizer, RecipeIsBoundLater) {
   EXPECT_EQ(w.read().item<float>(), -0.5);
 }
 
-TEST(Optimizer, ReplicasGradientsAreAppliedOnceAndSummed) {
+TEST(Optimizer, AppliesTheSumOfTheReplicasGradientsOnce) {
   const auto trained = [](const auto& make, int replicas, double clip_norm) {
     Variable w("w", torch::zeros({3}));
     const Optimizer optimizer = make(std::vector<Variable>{w});
@@ -272,7 +274,7 @@ TEST(Optimizer, ReplicasGradientsAreAppliedOnceAndSummed) {
   }
 }
 
-TEST(Optimizer, OneReplicaSumsWhatAnotherLeavesOut) {
+TEST(Optimizer, AGradientThatAReplicaLeavesOutCountsAsZero) {
   Variable both("both", torch::zeros({2})), one("one", torch::zeros({2})),
       none("none", torch::zeros({2}));
   const Sgd optimizer({both, one, none}, {.lr = 1});
@@ -286,7 +288,7 @@ TEST(Optimizer, OneReplicaSumsWhatAnotherLeavesOut) {
   EXPECT_TRUE(none.read().equal(torch::zeros({2})));
 }
 
-TEST(Optimizer, ReplicasSeeTheValuesFromBefore) {
+TEST(Optimizer, ReplicasReadTheValuesFromBeforeTheUpdate) {
   Variable w("w", torch::zeros({}));
   const Sgd optimizer({w}, {.lr = 1});
   std::vector<float> seen;
@@ -302,7 +304,7 @@ TEST(Optimizer, ReplicasSeeTheValuesFromBefore) {
   EXPECT_EQ(optimizer.lr(), 10);
 }
 
-TEST(Optimizer, ReplicasHaveToMinimizeAlike) {
+TEST(Optimizer, RejectsReplicasThatMinimizeDifferently) {
   Variable v("v", torch::zeros({})), w("w", torch::zeros({}));
   const Sgd first({v}, {.lr = 1}), second({w}, {.lr = 1});
   auto step = function("step", [&](const Tensor& x) {
@@ -325,7 +327,7 @@ TEST(Optimizer, ReplicasHaveToMinimizeAlike) {
   }
 }
 
-TEST(SparseGradients, OfReplicasLeaveOtherRowsAlone) {
+TEST(SparseGradients, SummedOverReplicasLeaveOtherRowsAlone) {
   Variable table("table", torch::ones({6, 2}));
   const Adam optimizer({table}, {.lr = 0.1});
   auto step = function("step", [&](const Tensor& ids) {
@@ -337,12 +339,12 @@ TEST(SparseGradients, OfReplicasLeaveOtherRowsAlone) {
   const Tensor once = table.read().detach().clone();
   step(torch::tensor({{4, 4}, {5, 1}}));
   const Tensor twice = table.read().detach();
-  EXPECT_TRUE(twice[0].equal(once[0])) << "a dense gradient would let Adam go on";
+  EXPECT_TRUE(twice[0].equal(once[0])) << "with a dense gradient Adam would move this row";
   for (int row : {2, 3}) EXPECT_TRUE(twice[row].equal(torch::ones({2}))) << row;
   for (int row : {1, 4, 5}) EXPECT_TRUE((twice[row] < once[row]).all().item<bool>()) << row;
 }
 
-TEST(Optimizer, WeightDecayOfRowsIsRefused) {
+TEST(Optimizer, RejectsWeightDecayWithSparseGradients) {
   Variable table("table", torch::ones({3, 2}));
   const Adam optimizer({table}, {.weight_decay = 0.1});
   EXPECT_THROW(

@@ -1,3 +1,15 @@
+// The path of a gradient. An optimizer separates the rule (update_rule.h), which computes an
+// update, from the place where it is computed:
+//
+// - Variables in the program: the update runs here, as operators on the variables and on slot
+//   variables that the optimizer made for them. In a captured step these operators become part of
+//   the graph. Dense gradients are grouped by device and dtype for fused kernels; sparse ones
+//   update their rows one variable at a time.
+// - Variables on parameter servers: gradients are pushed, and the servers run the rule beside the
+//   variables. In a captured step the graph only records that a gradient is to be pushed.
+//
+// Step count and learning rate are variables, because a C++ number would be frozen into the graph.
+// In one of several replicas gradients are deferred and summed first (replicas.h).
 #include "trireme/optim/optimizer.h"
 
 #include <ATen/core/grad_mode.h>
@@ -16,7 +28,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
 #include "trireme/capture/capture.h"
-#include "trireme/capture/device_scope.h"
+#include "trireme/capture/device_request.h"
 #include "trireme/capture/variable_backend.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/function/replicas.h"
@@ -26,23 +38,30 @@ namespace trireme {
 
 using at::Tensor;
 
+// An optimizer's variables and state.
 struct Optimizer::Bound {
   std::vector<Variable> variables;
-  std::vector<std::vector<Variable>> slots;  // per slot, parallel to variables
+  std::vector<std::vector<Variable>> slots;  // for each slot of the rule, parallel to `variables`
   Variable step, lr;
-  // Where the variables live, if not in the program: then the updates are made there, with state
-  // beside the variables, and slots and step are not used.
+  // Backend that the variables live in; null for the program. With a backend the updates are made
+  // there, with state beside the variables, and `slots` and `step` are not used.
   std::shared_ptr<internal::VariableBackend> backend;
 
-  // One for each of the variables, undefined ones included.
+  // Sends gradients to the backend, or records them in a step under capture. Takes one for each
+  // variable, and skips undefined ones.
   void push(const std::vector<Tensor>& gradients) const;
 };
 
 namespace {
 
+using VariableAccess = internal::Access<Variable>;
+
+// Makes a variable for an optimizer's state. It stays in the program even in the scope of parameter
+// servers.
 Variable make_state(std::string name, const Tensor& initial, const std::string& slot_of) {
-  return Variable(internal::add_variable({std::move(name), initial, /*trainable=*/false, slot_of,
-                                          /*in_program=*/true, Aggregation::kOnlyFirstReplica}));
+  return VariableAccess::make(
+      internal::add_variable({std::move(name), initial, /*trainable=*/false, slot_of,
+                              /*in_program=*/true, Aggregation::kOnlyFirstReplica}));
 }
 
 Variable number(const std::string& name, double value, at::ScalarType dtype) {
@@ -51,12 +70,13 @@ Variable number(const std::string& name, double value, at::ScalarType dtype) {
 
 internal::VariableRecords records_of(const std::vector<Variable>& variables) {
   internal::VariableRecords records;
-  for (const Variable& variable : variables) records.push_back(variable.record());
+  for (const Variable& variable : variables) records.push_back(VariableAccess::record(variable));
   return records;
 }
 
-// The fused kernels walk parameter and gradient as memory, so both must lie the same way.
-Tensor laid_out_as(const Tensor& parameter, const Tensor& gradient) {
+// Returns the gradient with the strides of the parameter. The fused kernels ignore strides and walk
+// over both in memory order.
+Tensor with_layout_of(const Tensor& parameter, const Tensor& gradient) {
   if (gradient.strides() == parameter.strides()) return gradient;
   return at::empty_like(parameter).copy_(gradient);
 }
@@ -86,7 +106,7 @@ Optimizer::Optimizer(std::shared_ptr<const internal::UpdateRule> rule,
                      const std::vector<Variable>& variables)
     : rule_(std::move(rule)) {
   const at::NoGradGuard no_gradients;
-  const internal::OwnWork own;
+  const internal::SuspendDeviceCheck no_device_check;
   const std::string name = rule_->name();
   Bound bound{{},
               {},
@@ -94,13 +114,13 @@ Optimizer::Optimizer(std::shared_ptr<const internal::UpdateRule> rule,
               number(name + "/lr", rule_->lr(), at::kDouble),
               nullptr};
   for (const Variable& variable : variables) {
-    if (variable.trainable() && variable.record()->tensor.requires_grad()) {
+    if (variable.trainable() && VariableAccess::record(variable)->tensor.requires_grad()) {
       bound.variables.push_back(variable);
     }
   }
   for (const Variable& variable : bound.variables) {
-    const auto& backend = variable.record()->backend;
-    if (backend != bound.variables[0].record()->backend) {
+    const auto& backend = VariableAccess::record(variable)->backend;
+    if (backend != VariableAccess::record(bound.variables[0])->backend) {
       throw Error(ErrorCode::kInvalidArgument,
                   absl::StrCat("variables '", bound.variables[0].name(), "' and '", variable.name(),
                                "' do not live in one place; make an optimizer for each place"));
@@ -115,9 +135,9 @@ Optimizer::Optimizer(std::shared_ptr<const internal::UpdateRule> rule,
   for (const internal::Slot& slot : rule_->slots()) {
     std::vector<Variable>& tensors = bound.slots.emplace_back();
     for (const Variable& variable : bound.variables) {
+      const Tensor value = VariableAccess::record(variable)->tensor.detach();
       tensors.push_back(make_state(absl::StrCat(variable.name(), "/", name, "/", slot.name),
-                                   at::full_like(variable.record()->tensor.detach(), slot.initial),
-                                   variable.name()));
+                                   at::full_like(value, slot.initial), variable.name()));
     }
   }
   bound_ = std::make_shared<const Bound>(std::move(bound));
@@ -143,7 +163,7 @@ void Optimizer::minimize(const Tensor& loss, MinimizeOptions options) const {
   std::vector<Tensor> gradients =
       torch::autograd::grad({loss}, parameters, {}, /*retain_graph=*/std::nullopt,
                             /*create_graph=*/false, /*allow_unused=*/true);
-  if (internal::in_replica()) return apply_later("minimize", std::move(gradients), options);
+  if (internal::in_replica()) return defer_update("minimize", std::move(gradients), options);
   if (options.clip_norm > 0) clip_grad_norm(gradients, options.clip_norm);
   apply_gradients(gradients);
 }
@@ -157,17 +177,17 @@ void Optimizer::apply_gradients(const std::vector<Tensor>& gradients) const {
   }
   const at::NoGradGuard no_gradients;
   if (internal::in_replica()) {
-    // Copies: the replica may go on to write to them.
+    // The gradients are copied, since the replica may write to them afterwards.
     std::vector<Tensor> copies;
     for (const Tensor& gradient : gradients) {
       copies.push_back(gradient.defined() ? gradient.clone() : gradient);
     }
-    return apply_later("apply_gradients", std::move(copies), {});
+    return defer_update("apply_gradients", std::move(copies), {});
   }
   if (bound.backend != nullptr) return bound.push(gradients);
   const Tensor step = bound.step.read(), lr = bound.lr.read();
   Tensor(step).add_(1);
-  // A fused kernel takes parameters of one device and one dtype.
+  // Parameters of one device and one dtype, which a fused kernel updates together.
   struct Group {
     std::vector<Tensor> parameters, gradients;
     internal::SlotTensors slots;
@@ -185,7 +205,7 @@ void Optimizer::apply_gradients(const std::vector<Tensor>& gradients) const {
     Group& group = groups[{parameter.device().str(), parameter.scalar_type()}];
     group.slots.resize(bound.slots.size());
     group.parameters.push_back(parameter);
-    group.gradients.push_back(laid_out_as(parameter, gradients[i]));
+    group.gradients.push_back(with_layout_of(parameter, gradients[i]));
     for (size_t s = 0; s < bound.slots.size(); ++s) {
       group.slots[s].push_back(bound.slots[s][i].read());
     }
@@ -195,8 +215,8 @@ void Optimizer::apply_gradients(const std::vector<Tensor>& gradients) const {
   }
 }
 
-void Optimizer::apply_later(const char* call, std::vector<Tensor> gradients,
-                            MinimizeOptions options) const {
+void Optimizer::defer_update(const char* call, std::vector<Tensor> gradients,
+                             MinimizeOptions options) const {
   const std::vector<Variable>& variables = bound().variables;
   internal::defer(
       {.object = bound_.get(),
@@ -251,7 +271,7 @@ Tensor clip_grad_norm(std::vector<Tensor>& gradients, double max_norm) {
   if (norms.empty()) return at::full({}, 0.0);
   const Tensor total = at::linalg_vector_norm(at::stack(norms));
   const Tensor scale = total.add(1e-6).reciprocal_().mul_(max_norm).clamp_max_(1.0);
-  // Not in place: two gradients may be one tensor.
+  // Not in place, since one tensor may be the gradient of two variables.
   for (Tensor& gradient : gradients) {
     if (gradient.defined()) gradient = gradient.mul(scale);
   }
@@ -274,7 +294,7 @@ void clip_grad_value(std::vector<Tensor>& gradients, double limit) {
       gradient = gradient.clamp(-limit, limit);
       continue;
     }
-    // An element may be said in several parts, and it is their sum that is limited.
+    // A sparse tensor may hold an element in several parts. The limit is for their sum.
     const Tensor sum = gradient.coalesce();
     gradient = at::sparse_coo_tensor(sum._indices(), sum._values().clamp(-limit, limit),
                                      sum.sizes(), sum.options(), /*is_coalesced=*/true);

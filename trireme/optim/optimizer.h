@@ -5,139 +5,242 @@
 #include <memory>
 #include <vector>
 
+#include "trireme/base/access.h"
 #include "trireme/function/module.h"
 #include "trireme/function/variable.h"
 
 namespace trireme {
 namespace internal {
 class UpdateRule;
-}
 
+// A holder of a module, or a shared pointer to one.
+template <typename T>
+concept ModulePointer = requires(T& module) { *module; };
+}  // namespace internal
+
+// Options of Optimizer::minimize().
 struct MinimizeOptions {
-  double clip_norm = 0;  // the largest norm of all gradients together; 0 for any
+  // Largest norm of all gradients together. Larger gradients are scaled down to it. 0 for no limit.
+  double clip_norm = 0;
 };
 
-// Changes variables along their gradients. Its state, step count and learning rate are variables,
-// made when it is, so that a captured step carries them on. Made without variables it is a recipe
-// that is bound to some later. A handle: copies share the state.
+// Updates variables with their gradients. Use one of the classes below:
 //
-// In one of several replicas (strategy.run()) gradients are not applied in place: once the last
-// replica is done, their sum over the replicas is, and clip_norm is meant for the sum.
+//   tr::Adam optimizer(net, {.lr = 0.001});
+//   auto step = tr::function("step", [&](const torch::Tensor& x, const torch::Tensor& y) {
+//     torch::Tensor loss = torch::mse_loss(net->forward(x), y);
+//     optimizer.minimize(loss);
+//     return loss;
+//   });
+//
+// Its state, step count and learning rate are variables, so captured steps update them too. An
+// optimizer that is made without variables is a recipe: bind() makes an optimizer of it. The state
+// of variables on parameter servers lives there, and the servers apply the updates.
+//
+// In one of several replicas (strategy.run()) gradients are not applied at once. After the last
+// replica their sum over the replicas is applied, and clip_norm limits the norm of that sum.
+//
+// A handle: copies share the state. Not synchronised, like the variables that it changes.
 class Optimizer {
  public:
-  // Backward and update in one. Leaves every `.grad` alone.
+  // Computes the gradients of `loss` and applies them. Does not touch `.grad` of any variable.
   void minimize(const at::Tensor& loss, MinimizeOptions options = {}) const;
-  // With gradients of one's own, one for each of variables(); an undefined one changes nothing.
+  // Applies the given gradients, one for each of variables(). An undefined one leaves its variable
+  // as it is. Throws Error if their number is wrong.
   void apply_gradients(const std::vector<at::Tensor>& gradients) const;
-  // For loops that call backward() themselves: zero_grad(), backward(), step().
+  // Applies the gradients in `.grad`. For loops that call backward() themselves: zero_grad(),
+  // backward(), step().
   void step() const;
+  // Clears `.grad` of the variables.
   void zero_grad() const;
 
-  // Takes effect in captured steps too, without another capture.
+  // Sets the learning rate. Captured steps use it from then on, without another capture.
   void set_lr(double lr) const;
+  // Returns the learning rate.
   double lr() const;
 
-  // The variables that it trains, and all of its state.
+  // Returns the variables that it trains: the trainable ones among those it was made with. Throws
+  // Error for a recipe.
   const std::vector<Variable>& variables() const;
+  // Returns its state: step count, learning rate, and the slots of all variables. Throws Error for
+  // a recipe.
   std::vector<Variable> state() const;
 
+  // Returns false for a recipe.
   bool is_bound() const { return bound_ != nullptr; }
-  // The same recipe for these variables, with fresh state.
+  // Returns an optimizer with the same options for `variables`, with fresh state.
   Optimizer bind(const std::vector<Variable>& variables) const;
 
-  const internal::UpdateRule& rule() const { return *rule_; }
-
  protected:
+  // Makes a recipe. For the classes below.
   explicit Optimizer(std::shared_ptr<const internal::UpdateRule> rule);
+  // Makes an optimizer for `variables`. For the classes below.
   Optimizer(std::shared_ptr<const internal::UpdateRule> rule,
             const std::vector<Variable>& variables);
 
  private:
+  friend struct internal::Access<Optimizer>;
   struct Bound;
   const Bound& bound() const;
-  void apply_later(const char* call, std::vector<at::Tensor> gradients,
-                   MinimizeOptions options) const;
+  void defer_update(const char* call, std::vector<at::Tensor> gradients,
+                    MinimizeOptions options) const;
 
   std::shared_ptr<const internal::UpdateRule> rule_;
   std::shared_ptr<const Bound> bound_;
 };
 
-// Scales gradients so that the norm of all of them together is at most max_norm, and returns what
-// it was, all without a number leaving the tensors. Undefined gradients are passed over.
+template <>
+struct internal::Access<Optimizer> {
+  static const UpdateRule& rule(const Optimizer& optimizer) { return *optimizer.rule_; }
+};
+
+// Scales gradients so that the norm of all of them together is at most max_norm. Returns the norm
+// from before, as a tensor, so that it can be used in captured functions. Skips undefined
+// gradients.
 at::Tensor clip_grad_norm(std::vector<at::Tensor>& gradients, double max_norm);
-// As above, each gradient by its own norm.
+// Scales each gradient so that its own norm is at most max_norm. Skips undefined gradients.
 void clip_each_grad_norm(std::vector<at::Tensor>& gradients, double max_norm);
-// Every element to -limit ... limit.
+// Limits each element to the range from -limit to limit. Skips undefined gradients. Coalesces
+// sparse gradients, which captured functions cannot do.
 void clip_grad_value(std::vector<at::Tensor>& gradients, double limit);
 
+// The optimizers. Their options have the meaning that they have in torch::optim, and those of Ftrl
+// the meaning that they have in TensorFlow.
+//
+// Each has three constructors: without variables, as a recipe; for variables; and for a module (a
+// holder or a shared pointer), whose parameters and buffers become variables if they are not yet
+// (module.h).
+
+// Options of Sgd.
 struct SgdOptions {
-  double lr = 0.01;
-  double momentum = 0;
-  bool nesterov = false;
-  double weight_decay = 0;
+  double lr = 0.01;         // learning rate to start with
+  double momentum = 0;      // share of the last update that is carried on; 0 for none
+  bool nesterov = false;    // true for Nesterov momentum, which needs a momentum above 0
+  double weight_decay = 0;  // factor of the L2 penalty; needs dense gradients
 };
 
+// Stochastic gradient descent, with momentum if the options ask for it.
+//
+//   tr::Sgd optimizer(net, {.lr = 0.1, .momentum = 0.9});
+class Sgd : public Optimizer {
+ public:
+  // Makes a recipe, which bind() makes optimizers of.
+  explicit Sgd(SgdOptions options = {});
+  // Makes an optimizer for `variables`.
+  Sgd(const std::vector<Variable>& variables, SgdOptions options);
+  // Makes an optimizer for the parameters of `module`.
+  template <internal::ModulePointer Module>
+  explicit Sgd(const Module& module, SgdOptions options = {}) : Sgd(track(module), options) {}
+};
+
+// Options of Adagrad.
 struct AdagradOptions {
-  double lr = 0.01;
-  double lr_decay = 0;
-  double weight_decay = 0;
-  double initial_accumulator = 0;
-  double eps = 1e-10;
+  double lr = 0.01;                // learning rate to start with
+  double lr_decay = 0;             // step n has the rate lr / (1 + (n - 1) * lr_decay)
+  double weight_decay = 0;         // factor of the L2 penalty; needs dense gradients
+  double initial_accumulator = 0;  // initial sum of squared gradients
+  double eps = 1e-10;              // number that is added to denominators
 };
 
+// Adagrad: divides by the root of the sum of all squared gradients, element by element.
+class Adagrad : public Optimizer {
+ public:
+  // Makes a recipe, which bind() makes optimizers of.
+  explicit Adagrad(AdagradOptions options = {});
+  // Makes an optimizer for `variables`.
+  Adagrad(const std::vector<Variable>& variables, AdagradOptions options);
+  // Makes an optimizer for the parameters of `module`.
+  template <internal::ModulePointer Module>
+  explicit Adagrad(const Module& module, AdagradOptions options = {})
+      : Adagrad(track(module), options) {}
+};
+
+// Options of Adam.
 struct AdamOptions {
-  double lr = 0.001;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0;
-  bool amsgrad = false;
+  double lr = 0.001;        // learning rate to start with
+  double beta1 = 0.9;       // decay of the mean of gradients
+  double beta2 = 0.999;     // decay of the mean of squared gradients
+  double eps = 1e-8;        // number that is added to denominators
+  double weight_decay = 0;  // factor of the L2 penalty; needs dense gradients
+  bool amsgrad = false;     // true for AMSGrad, which does not support sparse gradients
 };
 
+// Adam: divides the mean of gradients by the root of the mean of their squares.
+class Adam : public Optimizer {
+ public:
+  // Makes a recipe, which bind() makes optimizers of.
+  explicit Adam(AdamOptions options = {});
+  // Makes an optimizer for `variables`.
+  Adam(const std::vector<Variable>& variables, AdamOptions options);
+  // Makes an optimizer for the parameters of `module`.
+  template <internal::ModulePointer Module>
+  explicit Adam(const Module& module, AdamOptions options = {}) : Adam(track(module), options) {}
+};
+
+// Options of AdamW.
 struct AdamWOptions {
-  double lr = 0.001;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0.01;
-  bool amsgrad = false;
+  double lr = 0.001;           // learning rate to start with
+  double beta1 = 0.9;          // decay of the mean of gradients
+  double beta2 = 0.999;        // decay of the mean of squared gradients
+  double eps = 1e-8;           // number that is added to denominators
+  double weight_decay = 0.01;  // decoupled: each update shrinks the variable by lr * weight_decay
+  bool amsgrad = false;        // true for AMSGrad, which does not support sparse gradients
 };
 
+// Adam with decoupled weight decay.
+class AdamW : public Optimizer {
+ public:
+  // Makes a recipe, which bind() makes optimizers of.
+  explicit AdamW(AdamWOptions options = {});
+  // Makes an optimizer for `variables`.
+  AdamW(const std::vector<Variable>& variables, AdamWOptions options);
+  // Makes an optimizer for the parameters of `module`.
+  template <internal::ModulePointer Module>
+  explicit AdamW(const Module& module, AdamWOptions options = {}) : AdamW(track(module), options) {}
+};
+
+// Options of RmsProp.
 struct RmsPropOptions {
-  double lr = 0.01;
-  double alpha = 0.99;
-  double eps = 1e-8;
-  double weight_decay = 0;
-  double momentum = 0;
-  bool centered = false;
+  double lr = 0.01;         // learning rate to start with
+  double alpha = 0.99;      // decay of the mean of squared gradients
+  double eps = 1e-8;        // number that is added to denominators
+  double weight_decay = 0;  // factor of the L2 penalty; needs dense gradients
+  double momentum = 0;      // share of the last update that is carried on; 0 for none
+  bool centered = false;    // true to divide by the standard deviation of gradients
 };
 
+// RMSprop: divides by the root of the mean of squared gradients.
+class RmsProp : public Optimizer {
+ public:
+  // Makes a recipe, which bind() makes optimizers of.
+  explicit RmsProp(RmsPropOptions options = {});
+  // Makes an optimizer for `variables`.
+  RmsProp(const std::vector<Variable>& variables, RmsPropOptions options);
+  // Makes an optimizer for the parameters of `module`.
+  template <internal::ModulePointer Module>
+  explicit RmsProp(const Module& module, RmsPropOptions options = {})
+      : RmsProp(track(module), options) {}
+};
+
+// Options of Ftrl.
 struct FtrlOptions {
-  double lr = 0.001;
-  double lr_power = -0.5;
-  double l1 = 0;
-  double l2 = 0;
-  double initial_accumulator = 0.1;
+  double lr = 0.001;                 // learning rate to start with
+  double lr_power = -0.5;            // power of the accumulator that scales the rate; 0 or less
+  double l1 = 0;                     // strength of L1 regularisation, which makes weights zero
+  double l2 = 0;                     // strength of L2 regularisation
+  double initial_accumulator = 0.1;  // initial sum of squared gradients; above 0
 };
 
-// Each can be made as a recipe, for variables, or for a module (a holder or a shared pointer),
-// whose parameters and buffers become variables if they are not yet.
-#define TRIREME_OPTIMIZER(Name)                                          \
-  class Name : public Optimizer {                                        \
-   public:                                                               \
-    explicit Name(Name##Options options = {});                           \
-    Name(const std::vector<Variable>& variables, Name##Options options); \
-    template <typename Module>                                           \
-      requires requires(Module& module) { *module; }                     \
-    explicit Name(const Module& module, Name##Options options = {})      \
-        : Name(track(module), options) {}                                \
-  };
-TRIREME_OPTIMIZER(Sgd)
-TRIREME_OPTIMIZER(Adagrad)
-TRIREME_OPTIMIZER(Adam)
-TRIREME_OPTIMIZER(AdamW)
-TRIREME_OPTIMIZER(RmsProp)
-TRIREME_OPTIMIZER(Ftrl)
-#undef TRIREME_OPTIMIZER
+// FTRL-Proximal, for sparse linear models: L1 regularisation makes weights exactly zero.
+class Ftrl : public Optimizer {
+ public:
+  // Makes a recipe, which bind() makes optimizers of.
+  explicit Ftrl(FtrlOptions options = {});
+  // Makes an optimizer for `variables`.
+  Ftrl(const std::vector<Variable>& variables, FtrlOptions options);
+  // Makes an optimizer for the parameters of `module`.
+  template <internal::ModulePointer Module>
+  explicit Ftrl(const Module& module, FtrlOptions options = {}) : Ftrl(track(module), options) {}
+};
 
 }  // namespace trireme

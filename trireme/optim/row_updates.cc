@@ -1,3 +1,10 @@
+// Each kernel follows the same pattern: coalesce the gradient, which adds up the entries of each
+// row; gather the touched rows of parameter and state; apply the dense rule to them; and write the
+// rows back. The cost depends on the number of touched rows, not on the size of the table.
+//
+// The operators are registered as CompositeExplicitAutograd, so one implementation serves all
+// backends and a capture records them as a single node. Inside, they may read numbers from tensors
+// (item()), since that happens anew in each replay.
 #include "trireme/optim/row_updates.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -11,7 +18,7 @@ namespace {
 
 using at::Tensor;
 
-// The rows that a gradient touches, each once, with the sum of what was said of it.
+// The rows that a gradient touches, each once, with the sum of its entries.
 struct Rows {
   explicit Rows(const Tensor& gradient) {
     TORCH_CHECK(gradient.is_sparse() && gradient.sparse_dim() == 1,
@@ -20,7 +27,9 @@ struct Rows {
     ids = coalesced._indices().select(0, 0);
     values = coalesced._values();
   }
+  // Returns a copy of these rows of `whole`.
   Tensor of(const Tensor& whole) const { return whole.index_select(0, ids); }
+  // Writes `rows` to these rows of `whole`.
   void put(const Tensor& whole, const Tensor& rows) const {
     Tensor(whole).index_copy_(0, ids, rows);
   }
@@ -87,6 +96,7 @@ void rmsprop(Tensor self, Tensor square_avg, const std::optional<Tensor>& buffer
   rows.put(self, rows.of(self).sub_(delta.mul(lr)));
 }
 
+// New values of the parameter and its state.
 struct FtrlResult {
   Tensor parameter, accumulator, linear;
 };
@@ -98,7 +108,7 @@ FtrlResult ftrl_step(const Tensor& parameter, const Tensor& accumulator, const T
   const Tensor power = result.accumulator.pow(-lr_power);
   const Tensor sigma = power.sub(accumulator.pow(-lr_power)).div_(lr);
   result.linear = linear.add(gradient).addcmul_(sigma, parameter, -1);
-  // Zero where |linear| <= l1: there shrinking takes all of it.
+  // L1 regularisation makes the parameter zero where |linear| <= l1.
   const Tensor shrunk = result.linear.clamp(-l1, l1).sub_(result.linear);
   result.parameter = shrunk.div_(power.div(lr).add_(2 * l2));
   return result;
@@ -123,12 +133,14 @@ void ftrl_sparse(Tensor self, Tensor accumulator, Tensor linear, const Tensor& g
   rows.put(linear, result.linear);
 }
 
+// Calls an operator through the dispatcher, so that a capture sees it.
 template <typename... Args>
 void call(const char* name, Args... args) {
   register_row_updates();
   c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<void(Args...)>().call(args...);
 }
 
+// Returns nullopt for an undefined tensor.
 std::optional<Tensor> optional(const Tensor& tensor) {
   return tensor.defined() ? std::optional<Tensor>(tensor) : std::nullopt;
 }

@@ -1,4 +1,10 @@
-// The update rules: LibTorch's fused kernels where it has them.
+// The update rules. Dense gradients go through LibTorch's fused kernels where it has them (SGD,
+// Adagrad, Adam, AdamW), which update all parameters of a group in one operator, and otherwise
+// through its foreach operators (RMSprop) or an operator of our own (FTRL). Sparse gradients go
+// through the operators of row_updates.h.
+//
+// The rules give the results of torch::optim, and FTRL those of TensorFlow. Options that would make
+// a sparse update touch every row, such as weight decay, are rejected rather than ignored.
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_addcdiv.h>
 #include <ATen/ops/_foreach_addcmul.h>
@@ -31,22 +37,24 @@ void require(bool holds, const std::string& message) {
   if (!holds) throw Error(ErrorCode::kInvalidArgument, message);
 }
 
-void no_decay_of_rows(double weight_decay) {
+// Throws Error unless there is no weight decay, which a sparse update cannot apply.
+void require_no_weight_decay(double weight_decay) {
   require(weight_decay == 0,
           "weight decay with sparse gradients would have to touch every row; set weight_decay to 0 "
           "for variables with sparse gradients");
 }
 
-// What an optimizer's options are called: one list for both ways, to and from a map.
+// Calls `f` with the name and the value of each option. One list serves both directions, to a map
+// and from a map.
 template <typename F>
-void each_option(SgdOptions& options, const F& f) {
+void for_each_option(SgdOptions& options, const F& f) {
   f("lr", options.lr);
   f("momentum", options.momentum);
   f("nesterov", options.nesterov);
   f("weight_decay", options.weight_decay);
 }
 template <typename F>
-void each_option(AdagradOptions& options, const F& f) {
+void for_each_option(AdagradOptions& options, const F& f) {
   f("lr", options.lr);
   f("lr_decay", options.lr_decay);
   f("weight_decay", options.weight_decay);
@@ -55,7 +63,7 @@ void each_option(AdagradOptions& options, const F& f) {
 }
 template <typename F, typename Options>
   requires std::is_same_v<Options, AdamOptions> || std::is_same_v<Options, AdamWOptions>
-void each_option(Options& options, const F& f) {
+void for_each_option(Options& options, const F& f) {
   f("lr", options.lr);
   f("beta1", options.beta1);
   f("beta2", options.beta2);
@@ -64,7 +72,7 @@ void each_option(Options& options, const F& f) {
   f("amsgrad", options.amsgrad);
 }
 template <typename F>
-void each_option(RmsPropOptions& options, const F& f) {
+void for_each_option(RmsPropOptions& options, const F& f) {
   f("lr", options.lr);
   f("alpha", options.alpha);
   f("eps", options.eps);
@@ -73,7 +81,7 @@ void each_option(RmsPropOptions& options, const F& f) {
   f("centered", options.centered);
 }
 template <typename F>
-void each_option(FtrlOptions& options, const F& f) {
+void for_each_option(FtrlOptions& options, const F& f) {
   f("lr", options.lr);
   f("lr_power", options.lr_power);
   f("l1", options.l1);
@@ -84,15 +92,16 @@ void each_option(FtrlOptions& options, const F& f) {
 template <typename Options>
 std::map<std::string, double> to_map(Options options) {
   std::map<std::string, double> map;
-  each_option(options, [&](const char* name, auto& value) { map[name] = value; });
+  for_each_option(options, [&](const char* name, auto& value) { map[name] = value; });
   return map;
 }
 
+// Returns the options in `map`, with defaults for the others. Throws Error for an unknown option.
 template <typename Options>
 Options from_map(const std::string& rule, const std::map<std::string, double>& map) {
   Options options;
   size_t known = 0;
-  each_option(options, [&](const char* name, auto& value) {
+  for_each_option(options, [&](const char* name, auto& value) {
     const auto found = map.find(name);
     if (found == map.end()) return;
     value = found->second;
@@ -119,15 +128,15 @@ class SgdRule final : public UpdateRule {
   }
   void update(const Tensors& parameters, const Tensors& gradients, const SlotTensors& slots,
               const Tensor&, const Tensor& lr) const override {
-    // No dampening: then a buffer of zeros makes the first step like any other, and the kernel
-    // need not be told which step is the first.
+    // Without dampening, a buffer of zeros makes the first step like any other. So the kernel need
+    // not know which step is the first, which would be a constant of the graph.
     at::_fused_sgd_(parameters, gradients, slots.empty() ? Tensors{} : slots[0],
                     options_.weight_decay, options_.momentum, lr, /*dampening=*/0,
                     options_.nesterov, /*maximize=*/false, /*is_first_step=*/false);
   }
   void update_rows(const Tensor& parameter, const Tensor& gradient, const Tensors& slots,
                    const Tensor&, const Tensor& lr) const override {
-    no_decay_of_rows(options_.weight_decay);
+    require_no_weight_decay(options_.weight_decay);
     sgd_rows(parameter, slots.empty() ? Tensor() : slots[0], gradient, lr, options_.momentum,
              options_.nesterov);
   }
@@ -151,7 +160,7 @@ class AdagradRule final : public UpdateRule {
   }
   void update_rows(const Tensor& parameter, const Tensor& gradient, const Tensors& slots,
                    const Tensor& step, const Tensor& lr) const override {
-    no_decay_of_rows(options_.weight_decay);
+    require_no_weight_decay(options_.weight_decay);
     adagrad_rows(parameter, slots[0], gradient, step, lr, options_.lr_decay, options_.eps);
   }
 
@@ -159,7 +168,8 @@ class AdagradRule final : public UpdateRule {
   const AdagradOptions options_;
 };
 
-// Adam and AdamW differ in the kernel and in what weight decay means for rows.
+// Adam or AdamW. They differ in the kernel, and in weight decay of rows: AdamW decays the touched
+// rows, while Adam rejects it.
 template <typename Options>
 class AdamRule final : public UpdateRule {
  public:
@@ -190,7 +200,7 @@ class AdamRule final : public UpdateRule {
   }
   void update_rows(const Tensor& parameter, const Tensor& gradient, const Tensors& slots,
                    const Tensor& step, const Tensor& lr) const override {
-    if (!kDecoupled) no_decay_of_rows(options_.weight_decay);
+    if (!kDecoupled) require_no_weight_decay(options_.weight_decay);
     require(!options_.amsgrad, "AMSGrad is not defined for sparse gradients");
     adam_rows(parameter, slots[0], slots[1], gradient, step, lr, options_.beta1, options_.beta2,
               options_.eps, kDecoupled ? options_.weight_decay : 0);
@@ -243,7 +253,7 @@ class RmsPropRule final : public UpdateRule {
   }
   void update_rows(const Tensor& parameter, const Tensor& gradient, const Tensors& slots,
                    const Tensor&, const Tensor& lr) const override {
-    no_decay_of_rows(options_.weight_decay);
+    require_no_weight_decay(options_.weight_decay);
     rmsprop_rows(parameter, slots[0], options_.momentum > 0 ? slots[1] : Tensor(),
                  options_.centered ? slots.back() : Tensor(), gradient, lr, options_.alpha,
                  options_.eps, options_.momentum);
@@ -253,15 +263,15 @@ class RmsPropRule final : public UpdateRule {
   const RmsPropOptions options_;
 };
 
-// McMahan et al., "Ad click prediction: a view from the trenches", as TensorFlow's optimizer of
-// that name computes it.
+// FTRL-Proximal: McMahan et al., "Ad click prediction: a view from the trenches", as TensorFlow's
+// Ftrl computes it.
 class FtrlRule final : public UpdateRule {
  public:
   explicit FtrlRule(FtrlOptions options) : options_(options) {
-    require(options.lr_power <= 0, "FTRL's lr_power has to be 0 or less");
-    require(options.l1 >= 0 && options.l2 >= 0, "FTRL's l1 and l2 have to be 0 or more");
+    require(options.lr_power <= 0, "FTRL's lr_power must be 0 or less");
+    require(options.l1 >= 0 && options.l2 >= 0, "FTRL's l1 and l2 must be 0 or more");
     require(options.initial_accumulator > 0 || options.lr_power == 0,
-            "FTRL's initial_accumulator has to be above 0");
+            "FTRL's initial_accumulator must be above 0");
   }
   std::string name() const override { return "ftrl"; }
   double lr() const override { return options_.lr; }
@@ -307,7 +317,7 @@ std::shared_ptr<const UpdateRule> make_rule(const std::string& name,
       {"ftrl", make<FtrlRule, FtrlOptions>},
   };
   const auto found = makers.find(name);
-  require(found != makers.end(), absl::StrCat("there is no optimizer ", name));
+  require(found != makers.end(), absl::StrCat("'", name, "' is not a valid optimizer"));
   return found->second(name, options);
 }
 

@@ -13,10 +13,10 @@ namespace {
 void require_steps(int64_t steps) {
   if (steps >= 1) return;
   throw Error(ErrorCode::kInvalidArgument,
-              "a schedule of " + std::to_string(steps) + " steps; it has to be 1 or more");
+              "a schedule cannot have " + std::to_string(steps) + " steps; it needs 1 or more");
 }
 
-// How far it is, from 0 to 1.
+// Returns the share of `steps` that is over at `step`, from 0 to 1.
 double progress(int64_t step, int64_t steps) {
   return std::clamp(static_cast<double>(step) / steps, 0.0, 1.0);
 }
@@ -40,7 +40,7 @@ Schedule piecewise_constant(std::vector<std::pair<int64_t, double>> rates) {
       !std::is_sorted(rates.begin(), rates.end(),
                       [](const auto& a, const auto& b) { return a.first < b.first; })) {
     throw Error(ErrorCode::kInvalidArgument,
-                "the rates of a piecewise schedule begin with step 0 and go up in steps");
+                "the rates of a piecewise schedule must begin with step 0 and be sorted by step");
   }
   return [rates = std::move(rates)](int64_t step) {
     const auto after =

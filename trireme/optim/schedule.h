@@ -7,39 +7,60 @@
 
 namespace trireme {
 
-// The learning rate of a step, of which the first is 0. A plain function: give its value to
-// Optimizer::set_lr() or with a push, or write one of your own.
+// Returns the learning rate of a step. Steps count from 0. A plain function, so any function of
+// your own will do. Pass its value to Optimizer::set_lr():
+//
+//   const tr::Schedule schedule = tr::warm_up(100, tr::cosine_decay({.lr = 0.1, .steps = 10000}));
+//   for (int64_t i = 0; i < 10000; ++i) {
+//     optimizer.set_lr(schedule(i));
+//     step(x, y);
+//   }
 using Schedule = std::function<double(int64_t step)>;
 
+// Returns a schedule with the same rate for all steps.
 Schedule constant_rate(double lr);
 
+// Options of exponential_decay().
 struct ExponentialDecayOptions {
-  double lr = 0.1;
-  double factor = 0.96;  // per `steps`
-  int64_t steps = 1000;
-  bool staircase = false;  // only at multiples of `steps`
+  double lr = 0.1;         // rate of step 0
+  double factor = 0.96;    // factor by which the rate changes in `steps` steps
+  int64_t steps = 1000;    // length of a period; 1 or more
+  bool staircase = false;  // true to change the rate only at the end of a period
 };
+
+// Returns a schedule that multiplies the rate by `factor` every `steps` steps.
 Schedule exponential_decay(ExponentialDecayOptions options);
 
-// The rate of the last (step, lr) that is not after the step; they go up in steps, from step 0.
+// Returns a schedule that keeps each rate until the next one. `rates` are pairs of a step and the
+// rate from that step on, sorted by step; the first must be for step 0. Throws Error otherwise.
+//
+//   tr::piecewise_constant({{0, 0.1}, {1000, 0.01}})
 Schedule piecewise_constant(std::vector<std::pair<int64_t, double>> rates);
 
+// Options of polynomial_decay().
 struct PolynomialDecayOptions {
-  double lr = 0.1;
-  double end_lr = 0;
-  double power = 1;
-  int64_t steps = 1000;  // until end_lr is reached
+  double lr = 0.1;       // rate of step 0
+  double end_lr = 0;     // rate from step `steps` on
+  double power = 1;      // power of the polynomial; 1 for a straight line
+  int64_t steps = 1000;  // number of steps until end_lr is reached; 1 or more
 };
+
+// Returns a schedule that falls from `lr` to `end_lr` along a polynomial.
 Schedule polynomial_decay(PolynomialDecayOptions options);
 
+// Options of cosine_decay().
 struct CosineDecayOptions {
-  double lr = 0.1;
-  double end_lr = 0;
-  int64_t steps = 1000;
+  double lr = 0.1;       // rate of step 0
+  double end_lr = 0;     // rate from step `steps` on
+  int64_t steps = 1000;  // number of steps until end_lr is reached; 1 or more
 };
+
+// Returns a schedule that falls from `lr` to `end_lr` along half a cosine wave.
 Schedule cosine_decay(CosineDecayOptions options);
 
-// Grows from 0 for that many steps to the rate that the schedule has then, and follows it.
+// Returns a schedule that grows linearly for `steps` steps to the rate that `then` has at step
+// `steps`, and follows `then` from there. Step i of the growth has (i + 1) / (steps + 1) of that
+// rate.
 Schedule warm_up(int64_t steps, Schedule then);
 
 }  // namespace trireme

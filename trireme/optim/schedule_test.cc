@@ -7,7 +7,7 @@
 namespace trireme {
 namespace {
 
-TEST(Schedule, Decays) {
+TEST(Schedule, DecaysFollowTheirFormulas) {
   const Schedule smooth = exponential_decay({.lr = 1, .factor = 0.25, .steps = 10});
   EXPECT_DOUBLE_EQ(smooth(0), 1);
   EXPECT_DOUBLE_EQ(smooth(5), 0.5);
@@ -28,7 +28,7 @@ TEST(Schedule, Decays) {
   EXPECT_DOUBLE_EQ(cosine(11), 1);
 }
 
-TEST(Schedule, Steps) {
+TEST(Schedule, PiecewiseConstantKeepsEachRateUntilTheNext) {
   const Schedule rates = piecewise_constant({{0, 1.0}, {10, 0.1}, {20, 0.01}});
   EXPECT_EQ(rates(0), 1);
   EXPECT_EQ(rates(9), 1);
@@ -39,7 +39,7 @@ TEST(Schedule, Steps) {
   EXPECT_THROW(piecewise_constant({{0, 1.0}, {9, 1.0}, {3, 2.0}}), Error);
 }
 
-TEST(Schedule, WarmsUp) {
+TEST(Schedule, WarmUpGrowsToTheRateOfTheSchedule) {
   const Schedule schedule = warm_up(4, constant_rate(1));
   EXPECT_DOUBLE_EQ(schedule(0), 0.2);
   EXPECT_DOUBLE_EQ(schedule(3), 0.8);

@@ -7,41 +7,48 @@
 #include <string>
 #include <vector>
 
-// How an optimizer changes a variable, apart from where variables live: the same rules run in
-// captured steps and on parameter servers. All state is tensors; step and rate are tensors too,
-// since a number would be a constant of the captured graph.
+// Computes the updates of an optimizer, independent of where variables live: the same rules run in
+// captured steps and on parameter servers. All state is in tensors. Step and learning rate are
+// tensors too, since a number would be a constant of the captured graph.
 namespace trireme::internal {
 
+// A tensor of state that a rule keeps for each parameter, with the parameter's shape.
 struct Slot {
   std::string name;
-  double initial = 0;
+  double initial = 0;  // initial value of all elements
 };
 
-// One list per slot, each parallel to the parameters.
+// One list for each slot, each parallel to the parameters.
 using SlotTensors = std::vector<std::vector<at::Tensor>>;
 
+// The update rule of an optimizer, with its options. Immutable and thread-safe.
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
 
+  // Returns the name that make_rule() knows it by.
   virtual std::string name() const = 0;
+  // Returns the initial learning rate.
   virtual double lr() const = 0;
+  // Returns the state that it needs for each parameter.
   virtual std::vector<Slot> slots() const = 0;
-  // Every number that makes the rule, by name: what make_rule() makes the same rule from.
+  // Returns all options by name. make_rule() makes an equal rule of them.
   virtual std::map<std::string, double> options() const = 0;
 
-  // `step` counts this update, from 1 on. Gradients have their parameters' strides.
+  // Updates parameters and slots in place with dense gradients, which have the strides of their
+  // parameters. `step` is the number of this update, from 1 on.
   virtual void update(const std::vector<at::Tensor>& parameters,
                       const std::vector<at::Tensor>& gradients, const SlotTensors& slots,
                       const at::Tensor& step, const at::Tensor& lr) const = 0;
-  // A sparse gradient changes the rows that it has entries for, and their state, and nothing else.
+  // Updates one parameter and its slots in place with a sparse gradient: only the rows that it has
+  // entries for, and their state.
   virtual void update_rows(const at::Tensor& parameter, const at::Tensor& gradient,
                            const std::vector<at::Tensor>& slots, const at::Tensor& step,
                            const at::Tensor& lr) const = 0;
 };
 
-// The rule of that name. Options that are not given have their defaults. Throws Error for a name or
-// an option that there is not.
+// Returns the rule with this name. Options that are not given have their defaults. Throws Error if
+// the name or an option is not known.
 std::shared_ptr<const UpdateRule> make_rule(const std::string& name,
                                             const std::map<std::string, double>& options);
 

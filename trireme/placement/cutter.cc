@@ -1,3 +1,14 @@
+// Walks over the nodes in captured order and appends each one to the part of its task. Arguments
+// are looked up with value_on(), which adds a transfer if the value is on another task.
+//
+// A transfer is identified by the task it goes to, its value, and the number of writes to the
+// value's storage so far. If all three are the same, so are the contents, and the transfer is
+// reused; after another write a new one is made. Its Send is due once the value is made and the
+// last write that comes before the reader in captured order is done. All writes to a storage are on
+// one task (placer.h), so that task's own order separates them.
+//
+// Captured order also makes the cut free of deadlock: every transfer goes from an earlier point of
+// the order to a later one.
 #include "trireme/placement/cutter.h"
 
 #include <c10/core/ScalarType.h>
@@ -24,13 +35,13 @@ int64_t elements(const proto::TensorType& type) {
   return count;
 }
 
-// A part that is being put together.
+// A part under construction. The maps lead from numbers of the whole graph to numbers of the part.
 struct Draft {
   GraphPart part;
   std::shared_ptr<GraphData> graph = std::make_shared<GraphData>();
-  std::unordered_map<int64_t, uint32_t> local;    // the whole graph's value to the part's own
-  std::unordered_map<uint32_t, uint32_t> scopes;  // 1 + number, likewise
-  std::unordered_map<int, uint32_t> nodes;        // 1 + number
+  std::unordered_map<int64_t, uint32_t> local;    // value to value
+  std::unordered_map<uint32_t, uint32_t> scopes;  // 1 + scope to 1 + scope
+  std::unordered_map<int, uint32_t> nodes;        // node to 1 + node
 
   proto::GraphDef& def() { return graph->def; }
 };
@@ -41,7 +52,7 @@ class Cutter {
       : placed_(placed), def_(placed.graph->def), master_(master) {}
 
   std::vector<GraphPart> cut() {
-    makers_.assign(def_.values_size(), -1);
+    producers_.assign(def_.values_size(), -1);
     ready_.assign(def_.values_size(), 0);
     for (int i = 0; i < def_.nodes_size(); ++i) {
       handles_.push_back(*find_allowed_operator(def_.nodes(i).op()));
@@ -52,9 +63,9 @@ class Cutter {
     for (auto& [task, draft] : drafts_) {
       draft.part.task = task;
       draft.def().set_inputs(draft.part.inputs.size());
-      std::vector<int64_t> given(draft.def().outputs().begin(), draft.def().outputs().end());
-      for (const proto::Send& send : draft.def().sends()) given.push_back(send.value());
-      draft.part.small_answer = bytes_of(draft.def(), given) <= kSmallAnswer;
+      std::vector<int64_t> leaving(draft.def().outputs().begin(), draft.def().outputs().end());
+      for (const proto::Send& send : draft.def().sends()) leaving.push_back(send.value());
+      draft.part.small_answer = bytes_of(draft.def(), leaving) <= kSmallAnswer;
       draft.part.graph = std::move(draft.graph);
       parts.push_back(std::move(draft.part));
     }
@@ -64,6 +75,7 @@ class Cutter {
   }
 
  private:
+  // Returns the draft of a task's part, creating it at the first use.
   Draft& draft(const TaskId& task) {
     const auto [found, added] = drafts_.try_emplace(task);
     if (added) {
@@ -77,7 +89,8 @@ class Cutter {
 
   uint32_t storage(int64_t value) const { return placed_.storages[value]; }
 
-  // Where a value can be had; none: everywhere, being an input or a constant that nobody writes.
+  // Returns the task that has a value. Returns nullopt if every task can have it: an input, or a
+  // constant that no node has written so far.
   std::optional<TaskId> location(int64_t value) const {
     const Value& described = def_.values(value);
     switch (described.source()) {
@@ -88,7 +101,7 @@ class Cutter {
         return home == constant_homes_.end() ? std::nullopt : std::optional<TaskId>(home->second);
       }
       case Value::RESULT:
-        return placed_.node_tasks[makers_[value]];
+        return placed_.node_tasks[producers_[value]];
       default:
         return std::nullopt;
     }
@@ -103,7 +116,7 @@ class Cutter {
     return number;
   }
 
-  // The part's own number for a value that can be had on its task.
+  // Returns the part's number for a value that its task has, adding the value if it is new.
   uint32_t own_value(Draft& to, int64_t value) {
     const auto known = to.local.find(value);
     if (known != to.local.end()) return known->second;
@@ -135,28 +148,29 @@ class Cutter {
     return number;
   }
 
-  // The part's number for a value wherever it is, as it stands at this point of the order.
+  // Returns the part's number for a value with its contents at this point of the order. Adds a
+  // transfer if another task has it.
   uint32_t value_on(const TaskId& task, int64_t value) {
     Draft& to = draft(task);
     const std::optional<TaskId> from = location(value);
     if (!from || *from == task) return own_value(to, value);
     const auto key = std::make_tuple(task, value, writes_[storage(value)]);
-    const auto known = crossed_.find(key);
-    if (known != crossed_.end()) return known->second;
+    const auto known = transferred_.find(key);
+    if (known != transferred_.end()) return known->second;
     uint32_t number;
-    if (const std::optional<int64_t> base = viewed(value)) {
-      number = take_view(to, task, value, *base);
+    if (const std::optional<int64_t> base = viewed_value(value)) {
+      number = rebuild_view(to, task, value, *base);
     } else {
       const uint32_t edge = edges_++;
       proto::Receive* receive = to.def().add_receives();
       receive->set_edge(edge);
       receive->set_from(from->to_string());
       number = add_value(to, Value::RECEIVED, to.def().receives_size() - 1, value);
-      Draft& maker = draft(*from);
-      const uint32_t own = own_value(maker, value);
-      add_send(maker, edge, task, own, std::max(ready_[value], last_write_[storage(value)]));
+      Draft& sender = draft(*from);
+      const uint32_t own = own_value(sender, value);
+      add_send(sender, edge, task, own, std::max(ready_[value], last_write_[storage(value)]));
     }
-    crossed_[key] = number;
+    transferred_[key] = number;
     return number;
   }
 
@@ -169,15 +183,18 @@ class Cutter {
     send->set_after(after);
   }
 
-  // What this value is a view of, of as many elements, if a node made it as just that.
-  std::optional<int64_t> viewed(int64_t value) const {
+  // Returns the value that this value is a view of, if the view can be made again elsewhere: its
+  // node has one tensor argument and one result, and writes nothing. The view must also have as
+  // many elements as that value; otherwise the view itself is sent, since a slice is smaller than
+  // the whole.
+  std::optional<int64_t> viewed_value(int64_t value) const {
     if (def_.values(value).source() != Value::RESULT) return std::nullopt;
-    const int maker = makers_[value];
-    const proto::Node& node = def_.nodes(maker);
-    const auto& schema = handles_[maker].schema();
+    const int producer = producers_[value];
+    const proto::Node& node = def_.nodes(producer);
+    const auto& schema = handles_[producer].schema();
     if (node.results_size() != 1 || node.reshapes() ||
         schema.returns()[0].alias_info() == nullptr ||
-        !writable_arguments(handles_[maker]).empty()) {
+        !writable_arguments(handles_[producer]).empty()) {
       return std::nullopt;
     }
     std::optional<int64_t> base;
@@ -195,9 +212,11 @@ class Cutter {
     return base;
   }
 
-  uint32_t take_view(Draft& to, const TaskId& task, int64_t value, int64_t base) {
+  // Appends a copy of the node that made a view, applied to the transferred value, and returns the
+  // number of its result.
+  uint32_t rebuild_view(Draft& to, const TaskId& task, int64_t value, int64_t base) {
     const uint32_t viewed = value_on(task, base);
-    proto::Node view = copy_of(to, makers_[value]);
+    proto::Node view = copy_of(to, producers_[value]);
     for (auto& argument : *view.mutable_arguments()) {
       if (argument.kind_case() == proto::Argument::kValue) argument.set_value(viewed);
     }
@@ -210,6 +229,7 @@ class Cutter {
     return number;
   }
 
+  // Returns the part's number for a scope (1 + index), adding it if it is new; 0 for none.
   uint32_t scope(Draft& to, uint32_t number) {
     if (number == 0) return 0;
     const auto [found, added] = to.scopes.try_emplace(number, to.scopes.size() + 1);
@@ -217,6 +237,8 @@ class Cutter {
     return found->second;
   }
 
+  // Returns a copy of a node for a part. Its arguments and results still have the numbers of the
+  // whole graph.
   proto::Node copy_of(Draft& to, int index) {
     proto::Node node = def_.nodes(index);
     node.set_scope(scope(to, node.scope()));
@@ -233,6 +255,7 @@ class Cutter {
     const proto::Node& node = def_.nodes(index);
     const c10::OperatorHandle& op = handles_[index];
     const std::vector<int> writable = writable_arguments(op);
+    // A constant that is written exists once per step, on the task that writes it.
     for (int i : writable) {
       for_each_value(node.arguments(i), [&](int64_t value) {
         if (def_.values(value).source() == Value::CONSTANT) {
@@ -251,19 +274,21 @@ class Cutter {
         }
       }
     }
-    if (is_random(op)) hand_on_generator(to, task);
+    if (is_random(op)) transfer_generator(to, task);
+    // The number of nodes of this part that have run once this one has. Looking up the arguments
+    // may have added nodes that make views.
     const uint32_t done = to.def().nodes_size() + 1;
-    const auto name = [&](int64_t value) {
-      makers_[value] = index;
+    const auto add_result = [&](int64_t value) {
+      producers_[value] = index;
       ready_[value] = done;
       return own_value(to, value);
     };
     for (auto& result : *own.mutable_results()) {
       if (result.kind_case() == proto::Argument::kValue) {
-        result.set_value(name(result.value()));
+        result.set_value(add_result(result.value()));
       } else if (result.has_values()) {
         for (int64_t& value : *result.mutable_values()->mutable_ids()) {
-          if (value >= 0) value = name(value);
+          if (value >= 0) value = add_result(value);
         }
       }
     }
@@ -277,8 +302,10 @@ class Cutter {
     *to.def().add_nodes() = std::move(own);
   }
 
-  // Called before the node is added.
-  void hand_on_generator(Draft& to, const TaskId& task) {
+  // Makes the next node of the part draw from where the last random operator stopped. Adds a
+  // transfer of the generator's state if that was on another task. Must be called before the node
+  // is added.
+  void transfer_generator(Draft& to, const TaskId& task) {
     to.def().set_random(true);
     if (generator_ && generator_->first != task) {
       const uint32_t edge = edges_++;
@@ -292,6 +319,8 @@ class Cutter {
     generator_ = {task, to.def().nodes_size() + 1};
   }
 
+  // Adds each output to the part of the task that has it, or to the master's part if every task has
+  // it.
   void add_outputs() {
     for (int i = 0; i < def_.outputs_size(); ++i) {
       const int64_t value = def_.outputs(i);
@@ -307,14 +336,16 @@ class Cutter {
   const TaskId master_;
   std::vector<c10::OperatorHandle> handles_;
   std::map<TaskId, Draft> drafts_;
-  std::vector<int> makers_;         // of values
-  std::vector<uint32_t> ready_;     // of values: how many nodes of its part run before it is there
-  std::map<uint32_t, int> writes_;  // to each storage so far
-  std::map<uint32_t, uint32_t> last_write_;    // as ready_
-  std::map<uint32_t, TaskId> constant_homes_;  // of storages of constants that are written
-  std::map<std::tuple<TaskId, int64_t, int>, uint32_t> crossed_;
-  std::optional<std::pair<TaskId, uint32_t>> generator_;  // who drew last, and after which node
-  uint32_t edges_ = 0;
+  std::vector<int> producers_;      // the node that makes each value; -1 for none so far
+  std::vector<uint32_t> ready_;     // number of nodes of its part that run before each value exists
+  std::map<uint32_t, int> writes_;  // number of writes to each storage so far
+  std::map<uint32_t, uint32_t> last_write_;    // like ready_, for the last write to each storage
+  std::map<uint32_t, TaskId> constant_homes_;  // task of each written constant, by storage
+  // Number of a transferred value in the receiving part, by task, value and writes so far.
+  std::map<std::tuple<TaskId, int64_t, int>, uint32_t> transferred_;
+  // The task that drew random numbers last, and the number of its nodes up to that draw, inclusive.
+  std::optional<std::pair<TaskId, uint32_t>> generator_;
+  uint32_t edges_ = 0;  // number of transfers so far
 };
 
 }  // namespace

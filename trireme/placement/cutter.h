@@ -9,28 +9,36 @@
 #include "trireme/graph/plan.h"
 #include "trireme/placement/placer.h"
 
-// Cuts a placed graph along the borders of tasks, with a Send and a Receive on each cut edge.
+// Cuts a placed graph into one part per task, with a Send and a Receive for each value that one
+// task makes and another one uses.
 //
-// A value crosses once to each task that uses it, as it is at that point of the captured order:
-// memory that is written later crosses again for those who read it after the write. A view crosses
-// as what it views, and is taken anew on the other side. The step's generator is handed on as well,
-// so that random numbers do not depend on the placement.
+// A value is transferred once to each task that uses it, with the contents that it has at that
+// point of the captured order. If its memory is written later, it is transferred again to the tasks
+// that read it after the write. A view of all elements is not transferred: the value that it views
+// is, and the receiving task makes the view again. The state of the step's generator is transferred
+// as well, so that random numbers do not depend on the placement.
 namespace trireme::internal {
 
+// The part of a graph that one task runs.
 struct GraphPart {
   TaskId task;
   std::shared_ptr<const GraphData> graph;
-  std::vector<uint32_t> inputs;     // for each of its inputs, which of the step's it is
-  std::vector<uint32_t> outputs;    // for each of its outputs, likewise
-  bool small_answer = false;        // what it gives the master at its end fits one frame
-  std::vector<uint32_t> variables;  // for each of its variables, which of the whole graph's it is
+  std::vector<uint32_t> inputs;   // for each input of the part, its index among the step's inputs
+  std::vector<uint32_t> outputs;  // for each output of the part, its index among the step's outputs
+  // True if the outputs and the values that the part sends have at most kSmallAnswer bytes, so that
+  // its answer to the master fits into one frame.
+  bool small_answer = false;
+  std::vector<uint32_t> variables;  // for each variable of the part, its index in the whole graph
 };
 
-// How many bytes these values have, as the graph tells; sparse ones count as endless.
+// Returns the number of bytes of these values by the types that the graph declares; UINT64_MAX if
+// one of them is sparse, since its size is not known.
 uint64_t bytes_of(const proto::GraphDef& def, const std::vector<int64_t>& values);
+// Largest answer in bytes that is returned in one frame instead of being streamed. Leaves room for
+// the headers within the limit of a frame (rpc/frame.h).
 inline constexpr uint64_t kSmallAnswer = 2 << 20;
 
-// One part for each task that has something to do, the master's first if it has.
+// Returns a part for each task that has something to do. If the master has one, it comes first.
 std::vector<GraphPart> cut(const PlacedGraph& placed, const TaskId& master);
 
 }  // namespace trireme::internal

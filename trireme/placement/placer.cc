@@ -1,3 +1,14 @@
+// Places variables first and then the nodes in captured order, so that the arguments of a node are
+// placed before it.
+//
+// The hard constraint is memory that can change: variables, and whatever else some node writes. It
+// has one home, and every write and every view of it runs there, since a copy on another task would
+// miss the writes. A variable's home is its device. Other written memory gets its home when the
+// first node makes it or, for a constant, uses it. Everything else can be copied between tasks, so
+// the other rules decide.
+//
+// Splitting an operator over lists makes the new graph longer than the captured one; new_numbers_
+// maps the old node numbers to the new ones.
 #include "trireme/placement/placer.h"
 
 #include <algorithm>
@@ -19,10 +30,9 @@ namespace {
 
 using proto::Value;
 
-// A device in full, and why.
 struct Place {
-  DeviceSpec device;
-  std::string reason;
+  DeviceSpec device;   // with every field set
+  std::string reason;  // why, as Graph::explain() shows it
 
   TaskId task() const { return {*device.job, *device.task}; }
 };
@@ -40,7 +50,7 @@ class Placer {
   }
 
   absl::StatusOr<PlacedGraph> place() {
-    note_writes();
+    collect_written_storages();
     TRIREME_RETURN_IF_ERROR(place_variables());
     for (int i = 0; i < def_.nodes_size(); ++i) {
       new_numbers_.push_back(out_->def.nodes_size() + 1);
@@ -59,7 +69,8 @@ class Placer {
  private:
   uint32_t storage(int64_t value) const { return plan_.storages[value]; }
 
-  void note_writes() {
+  // Finds all memory that needs a home.
+  void collect_written_storages() {
     for (int i = 0; i < def_.nodes_size(); ++i) {
       for (int argument : writable_arguments(plan_.nodes[i].op)) {
         for_each_value(def_.nodes(i).arguments(argument),
@@ -74,7 +85,8 @@ class Placer {
     return absl::StrJoin(names, ", ");
   }
 
-  // `requested` is what the scopes say, `reason` which they are.
+  // Returns the full device for `requested`, the device that the scopes name, which may have open
+  // parts. `reason` names these scopes.
   absl::StatusOr<Place> resolve(const std::string& requested, const std::string& reason) {
     TRIREME_ASSIGN_OR_RETURN(const DeviceSpec spec,
                              try_call([&] { return DeviceSpec::parse(requested); }));
@@ -86,31 +98,33 @@ class Placer {
       return make_status(
           ErrorCode::kInvalidArgument,
           absl::StrCat(named, ", is on ", task.to_string(),
-                       ", which is no task of this cluster; there are: ", known_tasks()));
+                       ", which is not a task of this cluster; its tasks are: ", known_tasks()));
     }
     const DeviceList& devices = found->second;
     const DeviceSpec full = with_defaults(spec, options_.master, devices);
     Place place{full, reason.empty() ? std::string("no scope names a device") : reason};
     if (devices.has(*full.type, *full.index)) return place;
-    const std::string there_are = absl::StrJoin(devices.names(task), ", ");
+    const std::string existing = absl::StrJoin(devices.names(task), ", ");
     if (!options_.soft) {
       return make_status(
           ErrorCode::kInvalidArgument,
-          absl::StrCat(named, ", does not exist; ", task.to_string(), " has ", there_are,
-                       ". Soft placement would take the nearest of them"));
+          absl::StrCat(named, ", does not exist; ", task.to_string(), " has ", existing,
+                       ". Name one of these, or use soft placement, which takes the nearest"));
     }
     place.device = nearest(full, devices);
     absl::StrAppend(&place.reason, "; there is no ", full.to_string());
     if (warned_.insert(full.to_string()).second) {
       result_.missing_devices.push_back(absl::StrCat(named, ", does not exist; using '",
                                                      place.device.to_string(), "' (",
-                                                     task.to_string(), " has ", there_are, ")"));
+                                                     task.to_string(), " has ", existing, ")"));
     }
     return place;
   }
 
   std::string scope_name(uint32_t scope) const { return scope == 0 ? "" : def_.scopes(scope - 1); }
 
+  // Returns 1 + the index of `text` in the graph's scopes, adding it if it is new. Reasons are kept
+  // there too.
   uint32_t intern(const std::string& text) {
     const auto [found, added] = scopes_.try_emplace(text, scopes_.size() + 1);
     if (added) out_->def.add_scopes(text);
@@ -121,7 +135,7 @@ class Placer {
     std::unordered_map<std::string, int> numbers;
     for (int i = 0; i < def_.variables_size(); ++i) numbers[def_.variables(i).name()] = i;
     std::vector<std::optional<Place>> places(def_.variables_size());
-    // Twice: state may be numbered before the variable that it belongs to.
+    // Two passes, since an optimizer's state may have a lower number than its variable.
     for (const bool states : {false, true}) {
       for (int i = 0; i < def_.variables_size(); ++i) {
         const proto::Variable& variable = def_.variables(i);
@@ -161,10 +175,10 @@ class Placer {
 
   absl::Status place_node(int index) {
     const proto::Node& node = def_.nodes(index);
-    if (const auto groups = list_groups(index); !groups.empty()) {
+    if (const auto groups = items_by_task(index); !groups.empty()) {
       for (const auto& [task, items] : groups) {
         proto::Node part = sliced(node, items);
-        Place place{groups_device(node, items), "with the tensors of its lists that are there"};
+        Place place{device_of_group(node, items), "with the tensors of its lists on this task"};
         emit(std::move(part), std::move(place));
       }
       return absl::OkStatus();
@@ -174,6 +188,7 @@ class Placer {
     return absl::OkStatus();
   }
 
+  // Applies the rules of placer.h to a node, in their order.
   absl::StatusOr<Place> choose(int index) {
     const proto::Node& node = def_.nodes(index);
     TRIREME_ASSIGN_OR_RETURN(std::optional<Place> home, home_of_writes(index));
@@ -202,12 +217,13 @@ class Placer {
     if (node.colocated_with() > 0 &&
         node.colocated_with() <= static_cast<uint32_t>(def_.values_size())) {
       if (const auto& place = locations_[node.colocated_with() - 1]) {
-        return Place{place->device, "colocated with what its scope names"};
+        return Place{place->device, "colocated with the value that its scope names"};
       }
     }
     return resolve(node.device(), scope_name(node.device_reason()));
   }
 
+  // Returns the place of the first argument that has one; null if there is none.
   const Place* first_argument(const proto::Node& node) const {
     const Place* first = nullptr;
     for (const auto& argument : node.arguments()) {
@@ -218,10 +234,11 @@ class Placer {
     return first;
   }
 
-  // Where the memory is that the node writes; none if it writes nothing, or only what it makes.
+  // Returns the home of the memory that the node writes; nullopt if it writes nothing, or only to
+  // memory that has no home yet. Fails if it writes to memory on two tasks.
   absl::StatusOr<std::optional<Place>> home_of_writes(int index) {
     std::optional<Place> home;
-    std::optional<std::pair<std::string, std::string>> apart;
+    std::optional<std::pair<std::string, std::string>> conflict;
     for (int argument : writable_arguments(plan_.nodes[index].op)) {
       for_each_value(def_.nodes(index).arguments(argument), [&](int64_t value) {
         const auto found = homes_.find(storage(value));
@@ -229,21 +246,22 @@ class Placer {
         if (!home) {
           home = Place{found->second.device, absl::StrCat("writes ", found->second.reason)};
         } else if (home->task() != found->second.task()) {
-          apart = {home->reason, found->second.reason};
+          conflict = {home->reason, found->second.reason};
         }
       });
     }
-    if (apart) {
+    if (conflict) {
       return make_status(ErrorCode::kInvalidArgument,
-                         absl::StrCat("it ", apart->first, " and ", apart->second,
-                                      ", which are on different tasks. Place them together, or "
-                                      "write them with two operators"));
+                         absl::StrCat("it ", conflict->first, " and ", conflict->second,
+                                      ", which are on different tasks. Place them on one task, or "
+                                      "write to them with two operators"));
     }
     return home;
   }
 
-  // For an operator over lists: which items are on which task. Empty for all others.
-  std::map<TaskId, std::vector<int>> list_groups(int index) const {
+  // Returns, for an operator over lists, the indices of the items on each task. Returns an empty
+  // map for any other operator, or if an item has no place.
+  std::map<TaskId, std::vector<int>> items_by_task(int index) const {
     const proto::Node& node = def_.nodes(index);
     std::map<TaskId, std::vector<int>> groups;
     if (!absl::StartsWith(node.op(), "aten::_foreach_") &&
@@ -260,16 +278,18 @@ class Placer {
     return groups;
   }
 
+  // Returns the home of a value's memory if it has one, otherwise where the value was made.
   std::optional<Place> location_of_item(int64_t value) const {
     const auto home = homes_.find(storage(value));
     return home == homes_.end() ? locations_[value] : std::optional<Place>(home->second);
   }
 
-  DeviceSpec groups_device(const proto::Node& node, const std::vector<int>& items) const {
+  DeviceSpec device_of_group(const proto::Node& node, const std::vector<int>& items) const {
     return location_of_item(node.arguments(0).values().ids(items.front()))->device;
   }
 
-  // Each list as long as the first is one more per item; the others hold for all items.
+  // Returns a copy of the node with only these items of its lists. A list as long as the first one
+  // has an entry per item and is sliced; any other argument applies to all items.
   static proto::Node sliced(const proto::Node& node, const std::vector<int>& items) {
     const int length = node.arguments(0).values().ids_size();
     proto::Node part = node;
@@ -289,6 +309,7 @@ class Placer {
     return part;
   }
 
+  // Appends a node to the new graph, and records where its results are.
   void emit(proto::Node node, Place place) {
     const int number = out_->def.nodes_size();
     node.set_device(place.device.to_string());
@@ -298,15 +319,16 @@ class Placer {
     for (const auto& result : node.results()) {
       for_each_value(result, [&](int64_t value) {
         locations_[value] = place;
-        note_home(value, place, absl::StrCat("what node ", number, " made"));
+        set_home_if_written(value, place, absl::StrCat("the result of node ", number));
       });
     }
     for (const auto& argument : node.arguments()) {
-      // A constant that is written, which each step has for itself, lives with who comes first.
+      // Each step has its own copy of a constant that is written. Its home is the task of the first
+      // node that uses it.
       for_each_value(argument, [&](int64_t value) {
         if (def_.values(value).source() != Value::CONSTANT) return;
         if (!locations_[value]) locations_[value] = place;
-        note_home(value, place, "a constant");
+        set_home_if_written(value, place, "a constant");
       });
     }
     result_.node_tasks.push_back(place.task());
@@ -314,7 +336,8 @@ class Placer {
     *out_->def.add_nodes() = std::move(node);
   }
 
-  void note_home(int64_t value, const Place& place, const std::string& what) {
+  // Makes `place` the home of the value's memory if some node writes to it and it has no home yet.
+  void set_home_if_written(int64_t value, const Place& place, const std::string& what) {
     if (!written_.contains(storage(value))) return;
     homes_.try_emplace(storage(value), Place{place.device, what});
   }
@@ -325,13 +348,13 @@ class Placer {
   std::shared_ptr<GraphData> out_;
   PlacedGraph result_;
   std::set<uint32_t> written_;  // storages that some node writes
-  // Where memory is that is written: its reason says what it is.
+  // Homes of written storages. Here a place's reason says what the memory is: "variable 'w'".
   std::unordered_map<uint32_t, Place> homes_;
-  std::vector<std::optional<Place>> locations_;  // of values
-  std::vector<Place> places_;                    // of the nodes that are out
-  std::vector<uint32_t> new_numbers_;            // 1 + old node -> 1 + new node
-  std::unordered_map<std::string, uint32_t> scopes_;
-  std::set<std::string> warned_;
+  std::vector<std::optional<Place>> locations_;  // where each value was made, once it is known
+  std::vector<Place> places_;                    // place of each node of the new graph
+  std::vector<uint32_t> new_numbers_;  // 1 + number of an old node to 1 + number of its new node
+  std::unordered_map<std::string, uint32_t> scopes_;  // text to 1 + index in the new graph's scopes
+  std::set<std::string> warned_;                      // missing devices that were reported
 };
 
 }  // namespace

@@ -10,34 +10,43 @@
 #include "trireme/cluster/task_id.h"
 #include "trireme/graph/plan.h"
 
-// Decides where each operator of a graph runs and where each variable lives.
+// Decides on which device each operator of a graph runs and each variable is stored. The first rule
+// that applies decides:
 //
-//   - a variable: where the scopes that it was made in say; an optimizer's state: with its variable
-//   - an operator that writes: where the memory is that it writes. A view of such memory likewise
-//   - a backward operator: where the operator is that it differentiates
-//   - all else: where the scopes say
-//   - what they leave open: task 0 of the job, the session's master task, the default device
+//   - a variable: the device named by the scopes in which it was created; an optimizer's state goes
+//     with its variable
+//   - an operator that writes to existing memory: the device of that memory; a view of such memory,
+//     or of a variable, likewise
+//   - a backward operator: the device of the operator that it differentiates, otherwise of its
+//     first argument that has a device
+//   - an operator in a colocation scope: the device of the value that the scope names
+//   - any other operator: the device named by its scopes
+//   - parts of a device that scopes leave open: task 0 of the job, the session's master task, the
+//     default device of the task
 //
-// An operator over lists of tensors (`_foreach_mul_`, `_fused_adam_`) whose items are on several
-// tasks is split into one for each task.
+// An operator over lists of tensors (`_foreach_mul_`, `_fused_adam_`) is split into one operator
+// for each task that has some of the tensors.
 namespace trireme::internal {
 
 struct PlacementOptions {
-  TaskId master;
-  std::map<TaskId, DeviceList> tasks;  // which there are
-  // A device that its task lacks is replaced by one that it has; else that is an error.
+  TaskId master;                       // the session's master task
+  std::map<TaskId, DeviceList> tasks;  // all tasks of the cluster, with their devices
+  // True to replace a device that its task does not have by one that it has; false to fail.
   bool soft = true;
 };
 
+// The result of placing a graph.
 struct PlacedGraph {
-  std::shared_ptr<const GraphData> graph;  // with devices in full, and the reason for each
-  std::vector<TaskId> node_tasks;
-  std::vector<TaskId> variable_tasks;
-  std::vector<uint32_t> storages;            // of values, as in the plan
-  std::vector<std::string> missing_devices;  // that were replaced, each once, with what stands in
+  std::shared_ptr<const GraphData> graph;  // every node and variable has a full device and a reason
+  std::vector<TaskId> node_tasks;          // task of each node
+  std::vector<TaskId> variable_tasks;      // task of each variable
+  std::vector<uint32_t> storages;          // storage of each value, as in the plan
+  // A sentence for each missing device that was replaced: the device, and the one used instead.
+  std::vector<std::string> missing_devices;
 };
 
-// The error names the device, the devices that there are, and the scope that named it.
+// Places a graph. The error names the device that does not exist, the scope that named it, and the
+// devices that exist.
 absl::StatusOr<PlacedGraph> place(const Plan& plan, const PlacementOptions& options);
 
 }  // namespace trireme::internal

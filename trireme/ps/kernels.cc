@@ -9,15 +9,16 @@
 namespace trireme::internal {
 namespace {
 
-// Compiled for several processors, of which the widest that is there is used. Not under sanitizers,
-// which are not ready yet when the choice is made.
+// Compiles a function for several instruction sets. When the program is loaded, it picks the widest
+// one that the processor has. Not used under ThreadSanitizer, which is not initialised by then.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
-#define TRIREME_WIDEST __attribute__((target_clones("avx512f", "avx2", "default")))
+#define TRIREME_TARGET_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
-#define TRIREME_WIDEST
+#define TRIREME_TARGET_CLONES
 #endif
 
-// The delta may be unaligned.
+// Adds `count` elements. memcpy, since `delta` may be unaligned; compilers turn it into plain
+// loads.
 template <typename T>
 inline __attribute__((always_inline)) void add_loop(T* __restrict target,
                                                     const void* __restrict delta, int64_t count) {
@@ -29,24 +30,26 @@ inline __attribute__((always_inline)) void add_loop(T* __restrict target,
   }
 }
 
-TRIREME_WIDEST void add(float* target, const void* delta, int64_t count) {
+TRIREME_TARGET_CLONES void add(float* target, const void* delta, int64_t count) {
   add_loop(target, delta, count);
 }
-TRIREME_WIDEST void add(double* target, const void* delta, int64_t count) {
+TRIREME_TARGET_CLONES void add(double* target, const void* delta, int64_t count) {
   add_loop(target, delta, count);
 }
-TRIREME_WIDEST void add(uint64_t* target, const void* delta, int64_t count) {
+TRIREME_TARGET_CLONES void add(uint64_t* target, const void* delta, int64_t count) {
   add_loop(target, delta, count);
 }
-TRIREME_WIDEST void add(uint32_t* target, const void* delta, int64_t count) {
+TRIREME_TARGET_CLONES void add(uint32_t* target, const void* delta, int64_t count) {
   add_loop(target, delta, count);
 }
 
-// Adds the whole elements of each piece, and puts those together that are cut.
+// Adds the elements of all pieces. A piece may end anywhere, so an element can be cut into two or
+// more pieces. Its bytes are collected in `cut` and added when it is complete; the elements between
+// are added straight from the piece.
 template <typename T>
 void add_pieces(T* target, const ScatteredTensor& delta) {
   char cut[sizeof(T)];
-  size_t have = 0;  // of the element that is cut
+  size_t have = 0;  // number of bytes in `cut`
   for (ScatteredTensor::Piece piece : delta.pieces()) {
     const auto move_to_cut = [&](size_t bytes) {
       std::memcpy(cut + have, piece.data, bytes);
@@ -69,7 +72,8 @@ void add_pieces(T* target, const ScatteredTensor& delta) {
   }
 }
 
-// Calls body with a null pointer of the element type, if there is a loop of ours for it.
+// Calls `body` with a null pointer of the element type and returns true, if this file has a loop
+// for the dtype. Returns false otherwise; then LibTorch has to do the work.
 template <typename Body>
 bool with_type(c10::ScalarType dtype, const Body& body) {
   switch (dtype) {
@@ -79,7 +83,7 @@ bool with_type(c10::ScalarType dtype, const Body& body) {
     case c10::kDouble:
       body(static_cast<double*>(nullptr));
       return true;
-    case c10::kLong:  // as unsigned, whose overflow is defined
+    case c10::kLong:  // added as unsigned numbers, whose overflow is defined
       body(static_cast<uint64_t*>(nullptr));
       return true;
     case c10::kInt:
@@ -116,7 +120,7 @@ void add_in_place(const at::Tensor& target, const ScatteredTensor& delta) {
   const bool done = with_type(target.scalar_type(), [&](auto* type) {
     add_pieces(data<std::remove_pointer_t<decltype(type)>>(target), delta);
   });
-  TORCH_CHECK(done, "no loop for pieces of this dtype");
+  TORCH_CHECK(done, "pieces of this dtype cannot be added");
 }
 
 bool adds_pieces(c10::ScalarType dtype) {

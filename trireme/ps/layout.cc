@@ -24,7 +24,7 @@ ShardPlacer::ShardPlacer(int servers, Placement placement, Partitioner partition
     : placement_(placement), partitioner_(std::move(partitioner)), bytes_(servers, 0) {
   if (servers < 1) {
     throw Error(ErrorCode::kInvalidArgument,
-                "variables cannot be placed on no servers; the cluster needs ps tasks");
+                "there are no servers to place variables on; the cluster needs ps tasks");
   }
 }
 
@@ -32,10 +32,12 @@ VariableLayout ShardPlacer::cut(const VariableSpec& variable) const {
   const int64_t rows = variable.sizes.empty() ? 1 : variable.sizes[0];
   const int64_t asked = partitioner_ ? partitioner_(variable.sizes, variable.dtype) : 1;
   if (asked < 1) {
-    throw Error(ErrorCode::kInvalidArgument,
-                absl::StrCat("the partitioner cuts it into ", asked, " shards"),
-                {"", "variable '" + variable.name + "'"});
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        absl::StrCat("the partitioner returned ", asked, " shards; it must return at least 1"),
+        {"", "variable '" + variable.name + "'"});
   }
+  // A row is never cut, and a scalar or an empty variable has one shard.
   const int64_t shards = variable.sizes.empty() ? 1 : std::min(asked, std::max<int64_t>(rows, 1));
   VariableLayout layout{variable.name, variable.sizes, variable.dtype, {}};
   for (const RowRange& range : split_rows(rows, shards)) {
@@ -54,6 +56,8 @@ std::vector<VariableLayout> ShardPlacer::place(const std::vector<VariableSpec>& 
     for (VariableLayout::Shard& shard : layout.shards) shards.push_back({&layout, &shard});
   }
   const auto bytes = [](const auto& shard) { return shard.first->shard_bytes(*shard.second); };
+  // Largest first: the small shards then even out the differences that large ones leave. Stable, so
+  // that all programs place shards of equal size alike.
   if (placement_ == Placement::kBalanced) {
     std::stable_sort(shards.begin(), shards.end(),
                      [&](const auto& a, const auto& b) { return bytes(a) > bytes(b); });

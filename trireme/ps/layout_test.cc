@@ -30,7 +30,7 @@ TEST(Partitioner, SplitsRowsAsEvenlyAsPossible) {
   }
 }
 
-TEST(Partitioner, Fixed) {
+TEST(Partitioner, FixedNeverExceedsTheNumberOfRows) {
   const Partitioner fixed = FixedPartitioner(3);
   EXPECT_EQ(fixed({10, 2}, c10::kFloat), 3);
   EXPECT_EQ(fixed({2, 10}, c10::kFloat), 2);
@@ -38,7 +38,7 @@ TEST(Partitioner, Fixed) {
   EXPECT_THROW(FixedPartitioner(0), Error);
 }
 
-TEST(Partitioner, MinSize) {
+TEST(Partitioner, MinSizeKeepsShardsAboveTheMinimum) {
   EXPECT_EQ(MinSizePartitioner()({1 << 20}, c10::kFloat), 1);
   const Partitioner ours = MinSizePartitioner(256 << 10, 10);
   EXPECT_EQ(ours({1 << 17}, c10::kFloat), 2);
@@ -52,7 +52,7 @@ TEST(Partitioner, MinSize) {
   EXPECT_EQ(ours({1 << 16}, c10::kDouble), 2);
 }
 
-TEST(Partitioner, MaxSize) {
+TEST(Partitioner, MaxSizeKeepsShardsBelowTheMaximum) {
   const Partitioner ours = MaxSizePartitioner(1 << 20);
   EXPECT_EQ(ours({1 << 18}, c10::kFloat), 1);
   EXPECT_EQ(ours({(1 << 18) + 1}, c10::kFloat), 2);
@@ -61,7 +61,7 @@ TEST(Partitioner, MaxSize) {
   EXPECT_EQ(MaxSizePartitioner(1 << 20, 4)({1 << 22}, c10::kFloat), 4);
 }
 
-TEST(ShardPlacer, NamesShardsAndGoesRound) {
+TEST(ShardPlacer, NamesShardsAndPlacesThemRoundRobin) {
   ShardPlacer placer(2, Placement::kRoundRobin, [](c10::IntArrayRef sizes, c10::ScalarType) {
     return sizes.size() == 2 ? 3 : 1;
   });
@@ -78,7 +78,7 @@ TEST(ShardPlacer, NamesShardsAndGoesRound) {
   EXPECT_EQ(placer.place({{"later", {1}}})[0].shards[0].server, 1);
 }
 
-TEST(ShardPlacer, RefusesWhatCannotBe) {
+TEST(ShardPlacer, RejectsNoServersAndInvalidShardCounts) {
   EXPECT_THROW(ShardPlacer(0, Placement::kBalanced), Error);
   ShardPlacer placer(2, Placement::kBalanced, [](auto, auto) { return 0; });
   EXPECT_THROW(placer.place({{"v", {4}}}), Error);
@@ -87,7 +87,7 @@ TEST(ShardPlacer, RefusesWhatCannotBe) {
   EXPECT_EQ(many.place({{"s", {}}})[0].shards.size(), 1u);
 }
 
-// Parameters as torchvision's resnet50 has them.
+// Returns the parameters of torchvision's resnet50.
 std::vector<VariableSpec> resnet50() {
   std::vector<VariableSpec> specs;
   const auto add = [&](const std::string& name, std::vector<int64_t> sizes) {
@@ -123,7 +123,7 @@ std::vector<VariableSpec> resnet50() {
   return specs;
 }
 
-// Parameters as transformers' bert-base-uncased has them.
+// Returns the parameters of transformers' bert-base-uncased.
 std::vector<VariableSpec> bert_base() {
   std::vector<VariableSpec> specs;
   const auto linear = [&](const std::string& name, int64_t out, int64_t in) {
@@ -156,7 +156,7 @@ struct Model {
   int64_t parameters;
 };
 
-TEST(ShardPlacer, RealModelsAreBalanced) {
+TEST(ShardPlacer, BalancesRealModels) {
   for (const Model& model :
        {Model{"ResNet-50", resnet50(), 25557032}, Model{"BERT-base", bert_base(), 109482240}}) {
     for (int servers : {2, 4, 7}) {

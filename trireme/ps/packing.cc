@@ -14,8 +14,8 @@
 namespace trireme::internal {
 namespace {
 
-// A tensor inside another one's memory. Not through operators, which cost more than copying the few
-// bytes of a small variable.
+// Returns a tensor in the memory of a block. Made by hand: LibTorch's view operators cost more than
+// copying the few bytes of a small variable.
 at::Tensor view_of(const at::Tensor& block, size_t offset, const TensorShape& shape) {
   at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(block.storage()), c10::DispatchKeySet(c10::DispatchKey::CPU),
@@ -46,7 +46,7 @@ Packing::Packing(std::vector<TensorShape> shapes) : shapes_(std::move(shapes)) {
   for (const TensorShape& shape : shapes_) {
     const size_t bytes = shape.bytes();
     bytes_ += bytes;
-    if (bytes >= kOwnTensor) {
+    if (bytes >= kLargeTensorBytes) {
       places_.push_back({++large_, 0});
     } else {
       places_.push_back({0, block_bytes_});
@@ -54,6 +54,7 @@ Packing::Packing(std::vector<TensorShape> shapes) : shapes_(std::move(shapes)) {
     }
   }
   if (block_bytes_ > 0) return;
+  // There is no block, so the large tensors move up by one.
   for (Place& place : places_) {
     if (place.tensor > 0) --place.tensor;
   }
@@ -61,11 +62,12 @@ Packing::Packing(std::vector<TensorShape> shapes) : shapes_(std::move(shapes)) {
 
 at::Tensor Packing::new_block() const {
   at::Tensor block = BufferPool::shared().empty({static_cast<int64_t>(block_bytes_)}, c10::kByte);
-  // The gaps go out too: not with what the memory held before.
+  // The gaps between tensors are sent as well. Clear them, so that they do not leak what the memory
+  // held before.
   char* start = static_cast<char*>(block.data_ptr());
   for (size_t i = 0; i < shapes_.size(); ++i) {
     const size_t bytes = shapes_[i].bytes();
-    if (bytes >= kOwnTensor || bytes % kAlignment == 0) continue;
+    if (bytes >= kLargeTensorBytes || bytes % kAlignment == 0) continue;
     std::memset(start + places_[i].offset + bytes, 0, kAlignment - bytes % kAlignment);
   }
   return block;
@@ -81,26 +83,26 @@ absl::StatusOr<std::vector<at::Tensor>> Packing::unpack(
     const std::vector<at::Tensor>& message) const {
   const size_t expected = large_ + (block_bytes_ > 0 ? 1 : 0);
   if (message.size() != expected) {
-    return malformed(absl::StrCat(message.size(), " tensors where ", expected, " belong"));
+    return malformed(absl::StrCat("expected ", expected, " tensors, got ", message.size()));
   }
   if (block_bytes_ > 0 &&
       (message[0].scalar_type() != c10::kByte || message[0].nbytes() != block_bytes_)) {
     return malformed(
-        absl::StrCat("a block of ", message[0].nbytes(), " bytes where ", block_bytes_, " belong"));
+        absl::StrCat("expected a block of ", block_bytes_, " bytes, got ", message[0].nbytes()));
   }
   std::vector<at::Tensor> list;
   list.reserve(shapes_.size());
   for (size_t i = 0; i < shapes_.size(); ++i) {
     const at::Tensor& source = message.empty() ? at::Tensor() : message[places_[i].tensor];
-    if (shapes_[i].bytes() >= kOwnTensor) {
+    if (shapes_[i].bytes() >= kLargeTensorBytes) {
       if (TensorShape::of(source) != shapes_[i]) {
-        return malformed(absl::StrCat("a tensor of ", to_string(TensorShape::of(source)), " where ",
-                                      to_string(shapes_[i]), " belongs"));
+        return malformed(absl::StrCat("expected a tensor of ", to_string(shapes_[i]), ", got ",
+                                      to_string(TensorShape::of(source))));
       }
       list.push_back(source);
     } else if (source.defined() && source.scalar_type() == c10::kByte && block_bytes_ > 0) {
       list.push_back(view_of(source, places_[i].offset, shapes_[i]));
-    } else {  // only empty tensors are small and in no block
+    } else {  // without a block, all small tensors are empty
       list.push_back(BufferPool::shared().empty(shapes_[i].sizes, shapes_[i].dtype));
     }
   }

@@ -8,12 +8,15 @@
 namespace trireme::internal {
 namespace {
 
+// Threads claim ranges from a common counter, so that a thread that starts late takes fewer of
+// them, or none. The one that finishes the last range calls done(). The job is shared by all
+// threads: a helper may be scheduled only after everything is done, and then finds no range.
 struct Job {
-  std::vector<size_t> ends;  // of each range, which begins where the one before ends
+  std::vector<size_t> ends;  // end of each range; a range begins where the one before it ends
   std::function<void(size_t)> body;
   std::function<void()> done;
-  std::atomic<size_t> next = 0;
-  std::atomic<size_t> finished = 0;
+  std::atomic<size_t> next = 0;      // next range to be claimed
+  std::atomic<size_t> finished = 0;  // number of finished ranges
 
   void work() {
     for (size_t range = next.fetch_add(1); range < ends.size(); range = next.fetch_add(1)) {

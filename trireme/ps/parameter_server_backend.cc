@@ -7,24 +7,38 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/status.h"
-#include "trireme/capture/device_scope.h"
+#include "trireme/capture/device_request.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/function/function.h"
 #include "trireme/optim/update_rule.h"
 #include "trireme/ps/parameter_servers.h"
 #include "trireme/ps/ps_step_run.h"
 
+// A step runs in the program itself: the backend pulls the variables that the step reads, replays
+// the operators on this machine, and pushes the updates, one round after the other. The derivation
+// of what to pull and push (make_ps_step) is cached per plan.
+//
+// Every push carries (writer, sequence, round), by which servers recognise a repetition. The writer
+// is this backend, registered for its lifetime; a step or a push of gradients is one sequence. A
+// sequence is in flight from its first push until the last was answered or the step failed. The
+// watermark that each push carries is the smallest sequence in flight, so servers can forget the
+// records of all earlier ones. A push that failed here but is still on its way is rejected by the
+// servers once a later push has raised the watermark above it.
+//
+// Variables made by the program are only noted (adopt) and are created on the servers when one of
+// them is used. creation_mutex_ is held during that call: threads that need variables wait until
+// all of them exist. The two mutexes are never held together.
 namespace trireme {
 namespace internal {
 namespace {
 
-// What a variable's record keeps for its backend.
+// State that a variable's record keeps for this backend.
 struct BackendState {
-  std::optional<PsVariable> variable;
+  std::optional<PsVariable> variable;  // nullopt until it was created on the servers
 };
 
-// After make_new_ones().
-const PsVariable& made(const VariableRecord& variable) {
+// Returns the variable on the servers. Call create_pending_variables() before.
+const PsVariable& created_variable(const VariableRecord& variable) {
   return *static_cast<const BackendState*>(variable.backend_state.get())->variable;
 }
 
@@ -36,30 +50,31 @@ ParameterServerBackend::ParameterServerBackend(std::unique_ptr<PsClient> client,
 }
 
 ParameterServerBackend::~ParameterServerBackend() {
-  // Whoever cannot be told has lost its variables, and forgets the writer with them.
+  // Errors do not matter: a server that cannot be reached is lost together with its records.
   client_->end_writer(writer_, std::chrono::seconds(2)).IgnoreError();
 }
 
 void ParameterServerBackend::adopt(const std::shared_ptr<VariableRecord>& variable) {
   variable->backend_state = std::make_shared<BackendState>();
-  MutexLock lock(making_);
-  new_.push_back(variable);
+  MutexLock lock(creation_mutex_);
+  pending_.push_back(variable);
 }
 
-void ParameterServerBackend::make_new_ones() {
-  MutexLock lock(making_);
-  if (new_.empty()) return;
-  const OwnWork own;
+void ParameterServerBackend::create_pending_variables() {
+  MutexLock lock(creation_mutex_);
+  if (pending_.empty()) return;
+  const SuspendDeviceCheck own;
   std::vector<std::shared_ptr<VariableRecord>> records;
   std::vector<VariableSpec> specs;
-  for (const auto& weak : new_) {
+  for (const auto& weak : pending_) {
     auto record = weak.lock();
-    if (record == nullptr) continue;
+    if (record == nullptr) continue;  // the program has dropped it without using it
     specs.push_back({record->name, record->tensor.sizes().vec(), record->tensor.scalar_type()});
     records.push_back(std::move(record));
   }
   std::vector<PsClient::PlacedVariable> made;
-  ShardPlacer placer = placer_;  // if it fails, the next attempt places them as this one does
+  // A copy: if create() fails, the next attempt must place the variables in the same way.
+  ShardPlacer placer = placer_;
   for (VariableLayout& layout : placer.place(specs)) {
     made.push_back({std::move(layout), records[made.size()]->tensor.detach()});
   }
@@ -68,12 +83,12 @@ void ParameterServerBackend::make_new_ones() {
     static_cast<BackendState*>(records[i]->backend_state.get())->variable = variables[i];
   }
   placer_ = std::move(placer);
-  new_.clear();
+  pending_.clear();
 }
 
 PsVariable ParameterServerBackend::ps_variable(const VariableRecord& variable) {
-  make_new_ones();
-  return made(variable);
+  create_pending_variables();
+  return created_variable(variable);
 }
 
 std::vector<std::string> ParameterServerBackend::devices(const VariableRecord& variable) {
@@ -90,7 +105,7 @@ at::Tensor ParameterServerBackend::read(const VariableRecord& variable) {
 
 void ParameterServerBackend::change(const VariableRecord& variable, Change change,
                                     const at::Tensor& value) {
-  const OwnWork own;
+  const SuspendDeviceCheck own;
   const auto kind = change == Change::kAdd ? Update::Kind::kAdd : Update::Kind::kAssign;
   throw_if_error(client_->write(
       {{ps_variable(variable), kind, {}, value.detach().to(variable.tensor.scalar_type())}}));
@@ -120,18 +135,18 @@ void ParameterServerBackend::push_gradients(const VariableRecords& variables,
 
 uint64_t ParameterServerBackend::begin_sequence() {
   MutexLock lock(mutex_);
-  under_way_.insert(next_sequence_);
+  in_flight_.insert(next_sequence_);
   return next_sequence_++;
 }
 
 void ParameterServerBackend::end_sequence(uint64_t sequence) {
   MutexLock lock(mutex_);
-  under_way_.erase(sequence);
+  in_flight_.erase(sequence);
 }
 
 uint64_t ParameterServerBackend::watermark() {
   MutexLock lock(mutex_);
-  return under_way_.empty() ? next_sequence_ : *under_way_.begin();
+  return in_flight_.empty() ? next_sequence_ : *in_flight_.begin();
 }
 
 std::shared_ptr<const PsStep> ParameterServerBackend::program_of(
@@ -139,7 +154,7 @@ std::shared_ptr<const PsStep> ParameterServerBackend::program_of(
   {
     MutexLock lock(mutex_);
     const auto found = programs_.find(step.plan.get());
-    // Another plan may have come to lie where one that is gone was.
+    // The address alone does not identify a plan: a new one may reuse the address of a deleted one.
     if (found != programs_.end() && found->second.plan.lock() == step.plan) {
       return found->second.program;
     }
@@ -147,7 +162,7 @@ std::shared_ptr<const PsStep> ParameterServerBackend::program_of(
   auto program =
       std::make_shared<const PsStep>(value_or_throw(make_ps_step(*step.plan, on_servers)));
   MutexLock lock(mutex_);
-  std::erase_if(programs_, [](const auto& known) { return known.second.plan.expired(); });
+  std::erase_if(programs_, [](const auto& cached) { return cached.second.plan.expired(); });
   programs_[step.plan.get()] = {step.plan, program};
   return program;
 }
@@ -157,12 +172,12 @@ std::vector<at::Tensor> ParameterServerBackend::run(const FunctionStep& step,
   std::vector<bool> on_servers;
   std::vector<std::optional<PsVariable>> variables;
   std::vector<at::Tensor> own;
-  make_new_ones();
+  create_pending_variables();
   for (const auto& variable : step.variables) {
     on_servers.push_back(variable->backend != nullptr);
     own.push_back(variable->backend == nullptr ? variable->tensor : at::Tensor());
     variables.push_back(variable->backend == nullptr ? std::nullopt
-                                                     : std::optional(made(*variable)));
+                                                     : std::optional(created_variable(*variable)));
   }
   const auto program = program_of(step, on_servers);
   PsStepRun run(program, std::move(variables), std::move(own), step.inputs, step.seed, step.step);

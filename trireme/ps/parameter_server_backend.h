@@ -15,10 +15,12 @@
 
 namespace trireme::internal {
 
-// The variables of a program that live on parameter servers. They are made there when one is first
-// used, all that there are by then at once: so they can be balanced.
+// Keeps a program's variables on parameter servers and runs captured steps on them. Variables are
+// not created on the servers one by one: when one of them is first used, all that were made by then
+// are created together, so that they can be balanced over the servers. Thread-safe.
 class ParameterServerBackend final : public VariableBackend {
  public:
+  // Registers a writer with the servers for the pushes of this program. Throws Error if that fails.
   ParameterServerBackend(std::unique_ptr<PsClient> client, ShardPlacer placer);
   ~ParameterServerBackend() override;
 
@@ -33,32 +35,36 @@ class ParameterServerBackend final : public VariableBackend {
   std::vector<at::Tensor> run(const FunctionStep& step, const StepOptions& options) override;
 
   PsClient& client() { return *client_; }
-  // Where a variable is on the servers.
+  // Returns the variable on the servers, and creates it there if necessary.
   PsVariable ps_variable(const VariableRecord& variable);
 
  private:
-  void make_new_ones();
+  // Creates all adopted variables that are not on the servers yet.
+  void create_pending_variables();
+  // Allocates a sequence number for the pushes of one step. It is in flight until end_sequence().
   uint64_t begin_sequence();
   void end_sequence(uint64_t sequence);
+  // Returns the smallest sequence in flight: all below it are decided.
   uint64_t watermark();
+  // Returns the program of a step, from the cache if it was derived before.
   std::shared_ptr<const PsStep> program_of(const FunctionStep& step,
                                            const std::vector<bool>& on_servers);
 
   const std::unique_ptr<PsClient> client_;
-  const uint64_t writer_;  // of this program's pushes
+  const uint64_t writer_;  // identifies this program's pushes
 
-  Mutex making_;  // held while variables are made
-  ShardPlacer placer_ ABSL_GUARDED_BY(making_);
-  std::vector<std::weak_ptr<VariableRecord>> new_ ABSL_GUARDED_BY(making_);
+  Mutex creation_mutex_;  // held while variables are created on the servers
+  ShardPlacer placer_ ABSL_GUARDED_BY(creation_mutex_);
+  std::vector<std::weak_ptr<VariableRecord>> pending_ ABSL_GUARDED_BY(creation_mutex_);
 
   Mutex mutex_;
-  struct Known {
+  struct CachedProgram {
     std::weak_ptr<const Plan> plan;
     std::shared_ptr<const PsStep> program;
   };
-  std::unordered_map<const Plan*, Known> programs_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<const Plan*, CachedProgram> programs_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_sequence_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::set<uint64_t> under_way_ ABSL_GUARDED_BY(mutex_);
+  std::set<uint64_t> in_flight_ ABSL_GUARDED_BY(mutex_);  // sequences that are not decided yet
 };
 
 }  // namespace trireme::internal

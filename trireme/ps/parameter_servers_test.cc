@@ -1,4 +1,4 @@
-// Captured functions whose variables are on parameter servers.
+// Tests captured functions whose variables live on parameter servers.
 #include "trireme/ps/parameter_servers.h"
 
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ class ParameterServersTest : public testing::Test {
   ParameterServers servers_;
 };
 
-TEST_F(ParameterServersTest, AVariableIsReadAndChangedFromAnywhere) {
+TEST_F(ParameterServersTest, VariablesAreReadAndChangedOutsideFunctions) {
   auto scope = servers_.scope();
   const Variable v("v", torch::tensor({1.0, 2.0, 3.0})), w("w", torch::zeros({2}, torch::kInt64));
   EXPECT_EQ(v.device(), "/job:ps/task:0");
@@ -65,7 +65,7 @@ TEST_F(ParameterServersTest, AStepMakesOnePullAndOnePushPerServer) {
   EXPECT_TRUE(variables[7].read().equal(torch::full({3}, 9.0)));
 }
 
-TEST_F(ParameterServersTest, WhatIsOnlyChangedIsNotPulled) {
+TEST_F(ParameterServersTest, DoesNotPullVariablesThatAreOnlyWritten) {
   auto scope = servers_.scope();
   const Variable sum("sum", torch::zeros({}, torch::kInt64)), last("last", torch::zeros({2}));
   const auto step = function("step", [&](const Tensor& x) {
@@ -80,7 +80,7 @@ TEST_F(ParameterServersTest, WhatIsOnlyChangedIsNotPulled) {
   EXPECT_TRUE(last.read().equal(torch::tensor({5.0f, 5.0f})));
 }
 
-TEST_F(ParameterServersTest, AReadAfterAChangeSeesIt) {
+TEST_F(ParameterServersTest, AReadAfterAChangeSeesTheChange) {
   auto scope = servers_.scope();
   const Variable a("a", torch::zeros({2})), b("b", torch::ones({2}));
   const auto step = function("step", [&](const Tensor& x) {
@@ -99,7 +99,7 @@ TEST_F(ParameterServersTest, AReadAfterAChangeSeesIt) {
   EXPECT_TRUE(b.read().equal(torch::full({2}, 9.0)));
 }
 
-TEST_F(ParameterServersTest, WhatIsPushedIsTheValueAtItsTime) {
+TEST_F(ParameterServersTest, PushesTheValueAtTheTimeOfTheUpdate) {
   auto scope = servers_.scope();
   const Variable v("v", torch::zeros({2}));
   const auto step = function("step", [&](const Tensor& x) {
@@ -112,7 +112,7 @@ TEST_F(ParameterServersTest, WhatIsPushedIsTheValueAtItsTime) {
   EXPECT_TRUE(v.read().equal(torch::ones({2})));
 }
 
-TEST_F(ParameterServersTest, AVariableOfTheProgramStaysThere) {
+TEST_F(ParameterServersTest, AVariableMadeOutsideTheScopeStaysInTheProgram) {
   const Variable mine("mine", torch::zeros({}));
   auto scope = servers_.scope();
   const Variable theirs("theirs", torch::ones({}));
@@ -135,7 +135,8 @@ struct Net : torch::nn::Module {
   torch::nn::BatchNorm1d norm{nullptr};
 };
 
-// Twenty steps of a net on the servers and of one in the program, from the same start.
+// Trains a net on the servers and one in the program for twenty steps, from the same start, and
+// compares them.
 template <typename Optimizer, typename Options>
 void expect_same_training(const ParameterServers& servers, const Options& options) {
   auto here = std::make_shared<Net>(), there = std::make_shared<Net>();
@@ -175,7 +176,7 @@ void expect_same_training(const ParameterServers& servers, const Options& option
   }
 }
 
-TEST_F(ParameterServersTest, ANetTrainsAsInTheProgram) {
+TEST_F(ParameterServersTest, TrainsANetAsInTheProgram) {
   expect_same_training<Sgd>(servers_, SgdOptions{.lr = 0.1, .momentum = 0.9});
   expect_same_training<Adam>(servers_, AdamOptions{.lr = 0.01});
 }
@@ -187,7 +188,7 @@ class ShardedParameterServersTest : public ParameterServersTest {
             {.partitioner = FixedPartitioner(2), .placement = Placement::kBalanced}) {}
 };
 
-TEST_F(ShardedParameterServersTest, ANetTrainsAsInTheProgram) {
+TEST_F(ShardedParameterServersTest, TrainsANetAsInTheProgram) {
   expect_same_training<Adagrad>(servers_, AdagradOptions{.lr = 0.1});
 }
 
@@ -198,7 +199,7 @@ TEST_F(ShardedParameterServersTest, AShardedVariableIsReadWhole) {
   EXPECT_TRUE(v.read().equal(torch::arange(10).reshape({5, 2})));
 }
 
-TEST_F(ParameterServersTest, TheLearningRateMayChangeWithoutACapture) {
+TEST_F(ParameterServersTest, ANewLearningRateNeedsNoNewCapture) {
   auto scope = servers_.scope();
   const Variable v("v", torch::zeros({}));
   const Sgd optimizer({v}, {.lr = 1});
@@ -210,7 +211,7 @@ TEST_F(ParameterServersTest, TheLearningRateMayChangeWithoutACapture) {
   EXPECT_EQ(step.captures(), 1);
 }
 
-TEST_F(ParameterServersTest, AReadAfterTheGradientIsRefused) {
+TEST_F(ParameterServersTest, RejectsAReadAfterTheGradient) {
   auto scope = servers_.scope();
   const Variable v("weights", torch::zeros({}));
   const Sgd optimizer({v}, {.lr = 1});
@@ -279,7 +280,7 @@ TEST_P(RowsTest, TheSumOfReplicasIsPushedByRows) {
     internal::for_each_replica(
         3, [&](int replica) { remote->minimize(there(ids[replica] + 0).pow(2).sum()); });
   });
-  // Rows that come once only: a dense gradient would move them, by Adam's state, later too.
+  // With a dense gradient, Adam's state would also move rows in later steps that do not use them.
   for (int i = 0; i < 5; ++i) {
     const Tensor ids = torch::randint(0, 1000, {3, 5});
     local_step(ids);
@@ -291,20 +292,20 @@ TEST_P(RowsTest, TheSumOfReplicasIsPushedByRows) {
 INSTANTIATE_TEST_SUITE_P(Gradients, RowsTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "sparse" : "dense"; });
 
-TEST_F(ParameterServersTest, ProgramsTrainAtOnceAndNoUpdateIsLost) {
-  constexpr int kPrograms = 4, kSteps = 50;
+TEST_F(ParameterServersTest, ConcurrentStepsLoseNoUpdate) {
+  constexpr int kThreads = 4, kSteps = 50;
   std::vector<std::thread> threads;
   auto scope = servers_.scope();
   const Variable count("count", torch::zeros({100}, torch::kInt64));
   const auto step = function("step", [&](const Tensor& x) { count.assign_add(x); });
   step(torch::zeros({100}, torch::kInt64));
-  for (int i = 0; i < kPrograms; ++i) {
+  for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&] {
       for (int k = 0; k < kSteps; ++k) step(torch::ones({100}, torch::kInt64));
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_TRUE(count.read().equal(torch::full({100}, kPrograms * kSteps)));
+  EXPECT_TRUE(count.read().equal(torch::full({100}, kThreads * kSteps)));
 }
 
 }  // namespace

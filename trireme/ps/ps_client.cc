@@ -16,6 +16,17 @@
 #include "trireme/tensor/codec.h"
 #include "trireme/tensor/dtype.h"
 
+// Every operation follows the same pattern. It groups the shards of its variables by server into at
+// most one request per server, sends all requests at once (call_all), waits for all responses, and
+// puts the results back into the order of the variables. Requests and responses list shards in the
+// same order, so an answer is matched to its shard by position: for each server a counter says how
+// many of its entries were consumed. The requests are kept in maps ordered by server, and call_all
+// keeps the order of the calls, so the n-th response is that of the n-th server in the map.
+//
+// Every call may be retried after a lost request or response. Most methods are idempotent, a push
+// carries an identity by which servers recognise it, and for the rest the server repeats its first
+// answer (see the table of methods in variable_service.cc). ShardedPull and ShardedPush split pulls
+// and pushes; the other operations are rare, and their requests are made here.
 namespace trireme {
 namespace {
 
@@ -25,7 +36,7 @@ using internal::ShardedPush;
 using internal::TensorShape;
 using Shard = VariableLayout::Shard;
 
-constexpr uint64_t kSlowest = 16 << 20;  // bytes per second of the slowest network
+constexpr uint64_t kSlowestBytesPerSecond = 16 << 20;  // slowest network that timeouts allow for
 
 void set_shape(const TensorShape& shape, const std::string& name, VariableShape& proto) {
   proto.set_name(name);
@@ -33,7 +44,7 @@ void set_shape(const TensorShape& shape, const std::string& name, VariableShape&
   proto.mutable_sizes()->Add(shape.sizes.begin(), shape.sizes.end());
 }
 
-// Requests without tensors.
+// Makes requests without tensors from the bodies for each server.
 template <typename Body>
 std::vector<ServerRequest> requests_of(const std::map<int, Body>& bodies) {
   std::vector<ServerRequest> requests;
@@ -41,7 +52,7 @@ std::vector<ServerRequest> requests_of(const std::map<int, Body>& bodies) {
   return requests;
 }
 
-// Parses the responses to requests with these bodies, which are in the order of the servers.
+// Parses the responses to the requests with these bodies. Both are in the order of the servers.
 template <typename Answer, typename Body>
 absl::StatusOr<std::map<int, Answer>> answers_by_server(const std::map<int, Body>& bodies,
                                                         const Responses& responses) {
@@ -80,7 +91,7 @@ absl::StatusOr<std::unique_ptr<PsClient>> PsClient::connect(PsClientOptions opti
   for (size_t i = 0; i < meant.size() && i < found.size(); ++i) {
     if (meant[i] == found[i]) continue;
     return make_status(ErrorCode::kIncarnationChanged,
-                       "it was started again and has lost its variables",
+                       "the parameter server was restarted and has lost its variables",
                        {client->channels_[i]->task(), ""});
   }
   return client;
@@ -93,7 +104,8 @@ std::vector<uint64_t> PsClient::incarnations() const {
 }
 
 CallOptions PsClient::call_options(uint64_t bytes, bool large_response) const {
-  const Duration extra = std::chrono::seconds(bytes / kSlowest);
+  // A large message needs more time on a slow network, both for the call and for each attempt.
+  const Duration extra = std::chrono::seconds(bytes / kSlowestBytesPerSecond);
   RetryPolicy retry = options_.retry;
   retry.attempt_time += extra;
   return {.deadline = after(options_.timeout + extra),
@@ -101,7 +113,8 @@ CallOptions PsClient::call_options(uint64_t bytes, bool large_response) const {
           .retry = retry};
 }
 
-std::vector<TargetedCall> PsClient::targeted(Requests requests, const CallOptions& options) const {
+std::vector<TargetedCall> PsClient::make_calls(Requests requests,
+                                               const CallOptions& options) const {
   std::vector<TargetedCall> calls;
   calls.reserve(requests.size());
   for (ServerRequest& request : requests) {
@@ -126,7 +139,7 @@ absl::StatusOr<std::vector<PsVariable>> PsClient::create(
       if (given != expected) {
         return make_status(ErrorCode::kInvalidArgument,
                            absl::StrCat("its initial value is ", internal::to_string(given),
-                                        " where ", internal::to_string(expected), " belongs"),
+                                        ", but its layout says ", internal::to_string(expected)),
                            layout.object());
       }
     }
@@ -149,11 +162,11 @@ absl::StatusOr<std::vector<PsVariable>> PsClient::create(
   }
   TRIREME_ASSIGN_OR_RETURN(
       const Responses responses,
-      call_all(kCreateVariables, targeted(std::move(requests), call_options(bytes, true))));
+      call_all(kCreateVariables, make_calls(std::move(requests), call_options(bytes, true))));
   TRIREME_ASSIGN_OR_RETURN(const auto answers,
                            answers_by_server<CreateVariablesResponse>(bodies, responses));
   std::vector<PsVariable> result;
-  std::map<int, int> next;
+  std::map<int, int> next;  // number of handles consumed, by server
   for (const PlacedVariable& variable : variables) {
     std::vector<uint64_t> handles;
     for (const Shard& shard : variable.layout.shards) {
@@ -172,11 +185,11 @@ absl::StatusOr<std::vector<PsVariable>> PsClient::open(const std::vector<Variabl
   for (auto& [server, body] : bodies) body.set_container(options_.container);
   TRIREME_ASSIGN_OR_RETURN(
       const Responses responses,
-      call_all(kLookupVariables, targeted(requests_of(bodies), call_options(0, true))));
+      call_all(kLookupVariables, make_calls(requests_of(bodies), call_options(0, true))));
   TRIREME_ASSIGN_OR_RETURN(const auto answers,
                            answers_by_server<LookupVariablesResponse>(bodies, responses));
   std::vector<PsVariable> result;
-  std::map<int, int> next;
+  std::map<int, int> next;  // number of handles consumed, by server
   for (const VariableLayout& layout : layouts) {
     std::vector<uint64_t> handles;
     for (const Shard& shard : layout.shards) {
@@ -187,8 +200,8 @@ absl::StatusOr<std::vector<PsVariable>> PsClient::open(const std::vector<Variabl
       if (answer.shapes(i).SerializeAsString() != expected.SerializeAsString()) {
         return make_status(ErrorCode::kFailedPrecondition,
                            absl::StrCat("/job:ps/task:", shard.server, " has '", shard.name,
-                                        "' with another shape or dtype; was it made with another "
-                                        "partitioner?"),
+                                        "' with another shape or dtype; check that all programs "
+                                        "create it with the same partitioner"),
                            layout.object());
       }
       handles.push_back(answer.handles(i));
@@ -211,7 +224,7 @@ absl::Status PsClient::set_optimizer(const std::vector<PsVariable>& variables,
     body.set_rule(rule.name());
     for (const auto& [name, value] : rule.options()) (*body.mutable_options())[name] = value;
   }
-  return call_all(kSetOptimizer, targeted(requests_of(bodies), call_options(0, false))).status();
+  return call_all(kSetOptimizer, make_calls(requests_of(bodies), call_options(0, false))).status();
 }
 
 absl::Status PsClient::remove(const std::vector<PsVariable>& variables) {
@@ -222,14 +235,15 @@ absl::Status PsClient::remove(const std::vector<PsVariable>& variables) {
     }
   }
   for (auto& [server, body] : bodies) body.set_container(options_.container);
-  return call_all(kDeleteVariables, targeted(requests_of(bodies), call_options(0, false))).status();
+  return call_all(kDeleteVariables, make_calls(requests_of(bodies), call_options(0, false)))
+      .status();
 }
 
 template <typename Body>
 absl::Status PsClient::broadcast(const char* method, const Body& body, const CallOptions& options) {
   Requests requests;
   for (int i = 0; i < servers(); ++i) requests.push_back({i, make_message(body)});
-  return call_all(method, targeted(std::move(requests), options)).status();
+  return call_all(method, make_calls(std::move(requests), options)).status();
 }
 
 absl::Status PsClient::drop_container() {
@@ -249,17 +263,18 @@ absl::Status PsClient::end_writer(uint64_t writer, Duration timeout) {
   request.set_writer(writer);
   CallOptions options = call_options(0, false);
   options.deadline = after(timeout);
-  options.retry.reset();  // a server that is gone must not keep the caller
+  options.retry.reset();  // a lost server must not delay the caller
   return broadcast(kEndWriter, request, options);
 }
 
 void PsClient::pull(std::vector<PsPull> pulls, Done<std::vector<at::Tensor>> done) {
   absl::StatusOr<ShardedPull> split = ShardedPull::split(std::move(pulls));
   if (!split.ok()) return done(split.status());
-  // Injected faults let two responses to one call arrive at once, which have to lie apart.
+  // Large slices of sharded variables are received straight into the result. Not under injected
+  // faults: these can deliver two responses to one call, which must not share memory.
   Requests requests = split->make_requests(/*in_place=*/options_.faults == nullptr);
   const CallOptions options = call_options(split->bytes(), split->has_large_response());
-  call_all(kPullVariables, targeted(std::move(requests), options),
+  call_all(kPullVariables, make_calls(std::move(requests), options),
            [pull = *std::move(split),
             done = std::move(done)](absl::StatusOr<Responses> responses) mutable {
              if (!responses.ok()) return done(responses.status());
@@ -277,7 +292,7 @@ void PsClient::push(const std::vector<PsPush>& pushes, const PushOptions& option
   absl::StatusOr<ShardedPush> split = ShardedPush::split(pushes);
   if (!split.ok()) return done(split.status());
   call_all(kPushVariables,
-           targeted(split->make_requests(options), call_options(split->bytes(), false)),
+           make_calls(split->make_requests(options), call_options(split->bytes(), false)),
            [done = std::move(done)](absl::StatusOr<Responses> responses) mutable {
              done(responses.status());
            });
@@ -291,7 +306,7 @@ absl::Status PsClient::push(const std::vector<PsPush>& pushes, const PushOptions
 absl::Status PsClient::write(const std::vector<PsPush>& writes) {
   TRIREME_ASSIGN_OR_RETURN(ShardedPush split, ShardedPush::split(writes));
   return call_all(kWriteVariables,
-                  targeted(split.make_requests({}), call_options(split.bytes(), false)))
+                  make_calls(split.make_requests({}), call_options(split.bytes(), false)))
       .status();
 }
 

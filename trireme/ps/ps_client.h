@@ -23,64 +23,77 @@
 namespace trireme {
 
 struct PsClientOptions {
-  ClusterSpec spec;  // its ps tasks are the servers
-  // Incarnations of the servers that are meant, in the order of the tasks; empty: any.
+  ClusterSpec spec;  // cluster whose ps tasks are the servers
+  // Expected incarnations of the servers, in the order of the tasks. Empty accepts any.
   std::vector<uint64_t> incarnations = {};
+  // Namespace of the variables on the servers.
   std::string container = "default";
   Credentials credentials = Credentials::loopback();
-  std::string caller_task = {};
-  std::shared_ptr<FaultInjector> faults = nullptr;
+  std::string caller_task = {};  // name of the task that uses the client; empty for a program
+  std::shared_ptr<FaultInjector> faults = nullptr;  // faults injected into calls; null for none
   RetryPolicy retry = {.attempt_time = std::chrono::seconds(30)};
-  // For each call; large ones get more, a second for each 16 MiB.
+  // Time limit of a call. Calls get another second for every 16 MiB that they carry.
   Duration timeout = std::chrono::minutes(2);
 };
 
-// How a worker or a program uses variables on parameter servers. Whatever the number of variables,
-// a call of it makes one call to each server that holds some of them, to all at once, and repeats
-// what may have been lost. Thread-safe; calls under way hold what they need.
+// Reads and changes variables on parameter servers, on behalf of a worker or a program. An
+// operation on any number of variables makes one call to each server that holds some of them. These
+// calls run concurrently and are retried if they may have been lost. Thread-safe. May be destroyed
+// while asynchronous operations are in flight.
 class PsClient {
  public:
   template <typename T>
   using Done = absl::AnyInvocable<void(absl::StatusOr<T>)>;
 
-  // Says hello to every ps task, waiting for those that are not up yet until the deadline. From
-  // then on calls are meant for these incarnations: a server that starts again has lost its
+  // Connects to every ps task. Blocks until all of them are up, but not beyond `deadline`. The
+  // client stays bound to the incarnations that it found: a server that is restarted has lost its
   // variables, and calls to it fail with INCARNATION_CHANGED.
   static absl::StatusOr<std::unique_ptr<PsClient>> connect(PsClientOptions options, Time deadline);
 
   int servers() const { return static_cast<int>(channels_.size()); }
-  // Incarnations of the servers, in the order of the tasks.
+  // Returns the incarnations of the servers, in the order of the tasks.
   std::vector<uint64_t> incarnations() const;
 
-  // A variable that is to be made, with its place on the servers.
+  // A variable to be created, with the servers of its shards.
   struct PlacedVariable {
     VariableLayout layout;
-    at::Tensor initial = {};  // undefined: every element is `fill`, and nothing is sent
-    double fill = 0;
+    at::Tensor initial = {};  // initial contents; if undefined, `fill` is used and nothing is sent
+    double fill = 0;          // initial value of every element
   };
-  // Variables that exist keep their contents: the first client to create one initialises it.
+  // Creates variables. The first client to create a variable initialises it: one that exists keeps
+  // its contents. Fails with ALREADY_EXISTS if one exists with another shape or dtype.
   absl::StatusOr<std::vector<PsVariable>> create(const std::vector<PlacedVariable>& variables);
-  // Finds variables that another program made with these layouts.
+  // Finds variables that another client created with these layouts. Fails if one does not exist or
+  // has another shape or dtype.
   absl::StatusOr<std::vector<PsVariable>> open(const std::vector<VariableLayout>& layouts);
-  // State is made beside each shard. One that has the same optimizer keeps its state.
+  // Assigns an optimizer to variables. Its state is kept on the servers, next to each shard. A
+  // variable that already has the same optimizer keeps its state. Fails with ALREADY_EXISTS if it
+  // has another one.
   absl::Status set_optimizer(const std::vector<PsVariable>& variables,
                              const internal::UpdateRule& rule);
+  // Deletes variables from the servers, for all clients.
   absl::Status remove(const std::vector<PsVariable>& variables);
+  // Deletes all variables of the client's container.
   absl::Status drop_container();
 
-  // Each is consistent by shard: never half of an update. Small ones share memory with each other.
+  // Returns the contents of variables in the order of `pulls`. A result never has half of an update
+  // of a shard, but two shards may be read at different times. Small results share one block of
+  // memory.
   absl::StatusOr<std::vector<at::Tensor>> pull(std::vector<PsPull> pulls);
   void pull(std::vector<PsPull> pulls, Done<std::vector<at::Tensor>> done);
 
-  // Applied once per shard however often it is sent, and by whomever. ABORTED if it is decided
-  // already. Values must not change before the answer.
+  // Pushes updates. A server applies a push once per shard, however often it is sent and whichever
+  // client sends it. Fails with ABORTED if the push is already decided: its writer has ended or has
+  // moved its watermark past it. The tensors must not change until the push is done.
   absl::Status push(const std::vector<PsPush>& pushes, const PushOptions& options);
   void push(const std::vector<PsPush>& pushes, const PushOptions& options,
             absl::AnyInvocable<void(absl::Status)> done);
-  // Without an identity: this call is done once, but another one is another change.
+  // Applies updates without an identity. Each call applies them once, retries included, but a
+  // second call with the same updates applies them again.
   absl::Status write(const std::vector<PsPush>& writes);
 
-  // Pushes of a writer are taken between these two.
+  // Registers a writer with all servers, and removes it again. Servers accept pushes of a writer
+  // only between the two. end_writer() does not retry, so that a lost server does not delay it.
   absl::Status begin_writer(uint64_t writer);
   absl::Status end_writer(uint64_t writer, Duration timeout = std::chrono::seconds(10));
 
@@ -89,8 +102,10 @@ class PsClient {
 
   explicit PsClient(PsClientOptions options) : options_(std::move(options)) {}
 
+  // Returns options for calls that carry `bytes` in all.
   CallOptions call_options(uint64_t bytes, bool large_response) const;
-  std::vector<TargetedCall> targeted(Requests requests, const CallOptions& options) const;
+  // Addresses each request to the channel of its server.
+  std::vector<TargetedCall> make_calls(Requests requests, const CallOptions& options) const;
   // Sends the same request to every server.
   template <typename Body>
   absl::Status broadcast(const char* method, const Body& body, const CallOptions& options);

@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 using testing::HasSubstr;
 using Kind = Update::Kind;
 
-constexpr uint64_t kOrigin = 77;
+constexpr uint64_t kWriter = 77;
 
 PsVariable make(PsClient& client, const std::string& name, const at::Tensor& initial,
                 int64_t shards = 1) {
@@ -58,13 +58,13 @@ TEST(PsClient, PullsAndPushesWholeVariables) {
   EXPECT_TRUE(got[4].equal(at::ones({300, 1000})));
   EXPECT_LE(servers.calls("Pull"), 3u) << "one call per server";
 
-  throw_if_error(client->begin_writer(kOrigin));
+  throw_if_error(client->begin_writer(kWriter));
   throw_if_error(client->push(
       {{.variable = sharded, .values = at::ones({13, 4})},
        {.variable = plain, .values = at::ones({3}, at::kLong)},
        {.variable = scalar, .kind = Kind::kAssign, .values = at::full({}, 9.0, at::kDouble)},
        {.variable = large, .values = at::ones({300, 1000})}},
-      {.id = {kOrigin, 1, 0}}));
+      {.id = {kWriter, 1, 0}}));
   EXPECT_LE(servers.calls("Push"), 3u) << "one call per server";
   got = value_or_throw(client->pull({{sharded}, {plain}, {scalar}, {large}}));
   EXPECT_TRUE(got[0].equal(initial.add(1)));
@@ -103,14 +103,14 @@ TEST(PsClient, PullsAndPushesRows) {
   EXPECT_TRUE(pull(*client, table).equal(expected));
 }
 
-TEST(PsClient, OthersFindVariablesByTheirLayout) {
+TEST(PsClient, OpensVariablesOfAnotherClientByTheirLayout) {
   TestServers servers(2);
   const auto chief = servers.client(), worker = servers.client();
   const PsVariable made = make(*chief, "w", at::ones({6, 2}), 3);
   const PsVariable found = value_or_throw(worker->open({made.layout()}))[0];
   throw_if_error(worker->write({{.variable = found, .values = at::ones({6, 2})}}));
   EXPECT_TRUE(pull(*chief, made).equal(at::full({6, 2}, 2.0)));
-  // The first to come initialises.
+  // The first client to create a variable initialises it.
   const PsVariable again = make(*worker, "w", at::zeros({6, 2}), 3);
   EXPECT_TRUE(pull(*worker, again).equal(at::full({6, 2}, 2.0)));
   VariableLayout other = made.layout();
@@ -136,10 +136,10 @@ TEST(PsClient, AppliesAPushOnce) {
   const auto push = [&](PsClient& client, const PsVariable& variable, uint64_t sequence,
                         uint32_t round, uint64_t watermark = 0) {
     return client.push({{.variable = variable, .values = one}},
-                       {.id = {kOrigin, sequence, round}, .watermark = watermark});
+                       {.id = {kWriter, sequence, round}, .watermark = watermark});
   };
   EXPECT_EQ(error_code(push(*first, w, 1, 0)), ErrorCode::kAborted) << "the writer has not begun";
-  throw_if_error(first->begin_writer(kOrigin));
+  throw_if_error(first->begin_writer(kWriter));
   EXPECT_TRUE(push(*first, w, 1, 0).ok());
   EXPECT_TRUE(push(*first, w, 1, 0).ok());
   EXPECT_TRUE(push(*second, same, 1, 0).ok()) << "another worker ran the closure again";
@@ -148,17 +148,17 @@ TEST(PsClient, AppliesAPushOnce) {
   EXPECT_TRUE(push(*second, same, 2, 0, /*watermark=*/2).ok());
   EXPECT_TRUE(pull(*first, w).equal(one.mul(3)));
   EXPECT_EQ(error_code(push(*first, w, 1, 2)), ErrorCode::kAborted) << "below the watermark";
-  throw_if_error(first->end_writer(kOrigin));
-  throw_if_error(first->end_writer(kOrigin));
+  throw_if_error(first->end_writer(kWriter));
+  throw_if_error(first->end_writer(kWriter));
   EXPECT_EQ(error_code(push(*second, same, 3, 0)), ErrorCode::kAborted);
   EXPECT_TRUE(pull(*first, w).equal(one.mul(3)));
 }
 
-TEST(PsClient, AppliesAPushOnceThroughLossAndRepetition) {
+TEST(PsClient, AppliesAPushOnceDespiteLostAndRepeatedMessages) {
   TestServers servers(2);
   const auto chief = servers.client();
   const PsVariable w = make(*chief, "w", at::zeros({8}, at::kLong), 2);
-  throw_if_error(chief->begin_writer(kOrigin));
+  throw_if_error(chief->begin_writer(kWriter));
   constexpr int kWorkers = 4, kPushes = 40;
   std::vector<std::thread> workers;
   for (int worker = 0; worker < kWorkers; ++worker) {
@@ -178,7 +178,7 @@ TEST(PsClient, AppliesAPushOnceThroughLossAndRepetition) {
         delta[(worker + i) % 8] = 1;
         const uint64_t sequence = i * kWorkers + worker;
         EXPECT_TRUE(
-            client->push({{.variable = mine, .values = delta}}, {.id = {kOrigin, sequence, 0}})
+            client->push({{.variable = mine, .values = delta}}, {.id = {kWriter, sequence, 0}})
                 .ok());
       }
     });
@@ -191,13 +191,13 @@ uint64_t counter(const TestServers& servers, const std::string& name) {
   return servers.context(0).metrics.counters().at(name);
 }
 
-TEST(PsClient, PushesAreHeldBackWhileAServerCannotKeepUp) {
+TEST(PsClient, HoldsPushesBackWhileAServerCannotKeepUp) {
   constexpr int64_t kFloats = 2 << 20;  // 8 MiB
   constexpr int kPushes = 10;
   TestServers servers(1, {.push_bytes = 16 << 20});
   const auto client = servers.client();
   const PsVariable w = make(*client, "w", at::zeros({kFloats}));
-  throw_if_error(client->begin_writer(kOrigin));
+  throw_if_error(client->begin_writer(kWriter));
   const auto hosted = value_or_throw(servers.context(0).variables->find("default", "w"));
   const at::Tensor delta = at::ones({kFloats});
   std::vector<std::shared_ptr<std::promise<absl::Status>>> pushed;
@@ -206,10 +206,10 @@ TEST(PsClient, PushesAreHeldBackWhileAServerCannotKeepUp) {
     for (int i = 0; i < kPushes; ++i) {
       pushed.push_back(std::make_shared<std::promise<absl::Status>>());
       client->push(
-          {{.variable = w, .values = delta}}, {.id = {kOrigin, static_cast<uint64_t>(i), 0}},
+          {{.variable = w, .values = delta}}, {.id = {kWriter, static_cast<uint64_t>(i), 0}},
           [answer = pushed.back()](absl::Status status) { answer->set_value(std::move(status)); });
     }
-    // Two fit; the first frames of the others have arrived, and no more of them.
+    // Two pushes fit into the budget. Only the first frames of the others have arrived.
     const Time limit = after(std::chrono::seconds(20));
     while (counter(servers, "ps/pushes_held_back") < kPushes - 2 && Clock::real().now() < limit) {
       std::this_thread::yield();
@@ -222,44 +222,45 @@ TEST(PsClient, PushesAreHeldBackWhileAServerCannotKeepUp) {
   EXPECT_TRUE(pull(*client, w).equal(at::full({kFloats}, static_cast<double>(kPushes))));
 }
 
-TEST(PsClient, LargeUpdatesOfAllKindsComeWhole) {
+TEST(PsClient, AppliesLargeUpdatesOfAllKinds) {
   TestServers servers(1);
   const auto client = servers.client();
   const at::Tensor values = at::arange(3 << 20, at::kFloat);  // 12 MiB
   const PsVariable large = make(*client, "large", values);
   const PsVariable trained = make(*client, "trained", values);
-  const at::Tensor halves = at::ones({4 << 20}, at::kBFloat16);  // we have no loop for these
+  const at::Tensor halves =
+      at::ones({4 << 20}, at::kBFloat16);  // added by LibTorch, not from pieces
   const PsVariable half = make(*client, "half", halves);
   throw_if_error(client->set_optimizer({trained}, *internal::make_rule("sgd", {{"lr", 1.0}})));
   std::vector<PsVariable> small;  // together more than 4 MiB
   for (int i = 0; i < 100; ++i) {
     small.push_back(make(*client, "small_" + std::to_string(i), at::full({16000}, double(i))));
   }
-  throw_if_error(client->begin_writer(kOrigin));
+  throw_if_error(client->begin_writer(kWriter));
   std::vector<PsPush> pushes = {{.variable = large, .values = values},
                                 {.variable = half, .values = halves}};
   for (const PsVariable& variable : small) {
     pushes.push_back({.variable = variable, .values = at::ones({16000})});
   }
-  throw_if_error(client->push(pushes, {.id = {kOrigin, 0, 0}}));
+  throw_if_error(client->push(pushes, {.id = {kWriter, 0, 0}}));
   EXPECT_TRUE(pull(*client, large).equal(values.mul(2)));
   EXPECT_TRUE(pull(*client, half).equal(halves.mul(2)));
   for (size_t i = 0; i < small.size(); ++i) {
     EXPECT_TRUE(pull(*client, small[i]).equal(at::full({16000}, double(i + 1)))) << i;
   }
-  // With a gradient beside it nothing stays in pieces.
+  // A push that has a gradient is not applied from pieces.
   throw_if_error(client->push({{.variable = large, .values = values},
                                {.variable = trained, .kind = Kind::kGradient, .values = values}},
-                              {.id = {kOrigin, 1, 0}}));
+                              {.id = {kWriter, 1, 0}}));
   EXPECT_TRUE(pull(*client, large).equal(values.mul(3)));
   EXPECT_TRUE(pull(*client, trained).equal(at::zeros({3 << 20})));
   throw_if_error(client->write({{.variable = large, .kind = Kind::kAssign, .values = values}}));
   EXPECT_TRUE(pull(*client, large).equal(values));
   EXPECT_THAT(describe(client->write({{.variable = large, .values = at::ones({2 << 20})}})),
-              HasSubstr("an update of float32 [2097152] where float32 [3145728] belongs"));
+              HasSubstr("the update is float32 [2097152], but it must be float32 [3145728]"));
 }
 
-TEST(PsClient, PullsWaitForRoomAndAllCome) {
+TEST(PsClient, PullsBeyondTheBudgetWaitAndSucceed) {
   TestServers servers(1, {.pull_bytes = 8 << 20});
   const auto client = servers.client();
   const PsVariable w = make(*client, "w", at::ones({1 << 20}));
@@ -280,16 +281,16 @@ TEST(PsClient, ErrorsNameTaskAndVariable) {
   EXPECT_EQ(
       describe(client->create({{.layout = {"big", {1000}, at::kFloat, {{"big", 0, {0, 1000}}}}}})
                    .status()),
-      "/job:ps/task:0: variable 'big': it needs 4000 bytes, 32 of the limit of 1000 bytes "
+      "/job:ps/task:0: variable 'big': it needs 4000 bytes, but 32 of the limit of 1000 bytes "
       "are taken; shard it over more servers or raise the limit");
   EXPECT_EQ(describe(client->write({{.variable = w, .values = at::ones({4})}})),
-            "variable 'w': an update of float32 [4] where float32 [4, 2] belongs");
+            "variable 'w': the update is float32 [4], but it must be float32 [4, 2]");
   EXPECT_THAT(describe(client->write(
                   {{.variable = w, .kind = Kind::kGradient, .values = at::ones({4, 2})}})),
               HasSubstr("/job:ps/task:0: variable 'w': a gradient was pushed to it, but it has no "
                         "optimizer"));
   EXPECT_EQ(describe(client->pull({{w, ids({4})}}).status()),
-            "variable 'w': there is no row 4; it has 4");
+            "variable 'w': row 4 does not exist; it has 4 rows");
   servers.start(0);
   EXPECT_EQ(error_code(client->pull({{w}}).status()), ErrorCode::kIncarnationChanged);
 }

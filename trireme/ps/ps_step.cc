@@ -9,6 +9,23 @@
 #include "trireme/base/status.h"
 #include "trireme/ps/variable_uses.h"
 
+// A step is captured as if its variables were local: its graph reads and writes them in place. To
+// run it on a worker whose variables live on servers, Lowering turns that graph into a program of
+// pull, run and push. It works in two phases:
+//
+// 1. lower_variable() looks at all uses of one variable, in the order of the nodes (VariableUses),
+//    and decides how it is pulled (not at all, by rows or whole) and what is pushed. A node whose
+//    only effect is a change that the servers make themselves is dropped. Its argument becomes an
+//    additional output of the graph, from which the push takes its values. The worker's copy has to
+//    take part in the changes only if a later node reads it, or if a push of arguments cannot
+//    express them. Then the nodes stay. If all changes are additions, their arguments are pushed as
+//    before; otherwise the contents of the copy, or the difference that the step made to it.
+// 2. build() assembles the new graph: the nodes that are left, the additional outputs, and for row
+//    pulls two inputs per reader in place of the variable and the ids. A second, small graph
+//    computes the row ids from the step's inputs, since they are needed before the pull.
+//
+// Outputs are read when the run is over. If the memory of a value that is to be pushed is written
+// later in the step, the graph gets a clone of it, made before the node that used it (output()).
 namespace trireme::internal {
 namespace {
 
@@ -18,8 +35,7 @@ using Push = PsStep::Push;
 using Touch = VariableUses::Touch;
 using Use = VariableUses::Use;
 
-// Derives the program of a step: decides for each variable what is pulled and pushed, then builds
-// the graph that a worker runs.
+// Derives the program of one step. Used once.
 class Lowering {
  public:
   Lowering(const Plan& plan, const std::vector<bool>& on_servers)
@@ -34,6 +50,9 @@ class Lowering {
   }
 
  private:
+  // Decides what is pulled and pushed for one variable. Four facts decide: whether a node reads it
+  // after a change (the copy must have the change), whether a gradient was pushed before a read (an
+  // error), whether there are writes that no push expresses, and whether all reads are by rows.
   absl::Status lower_variable(uint32_t v) {
     const std::vector<Touch>& touches = uses_.touches(v);
     if (touches.empty()) return absl::OkStatus();
@@ -58,7 +77,8 @@ class Lowering {
       if (touch.use == Use::kGradient) gradient = true;
       if (touch.use != Use::kRead && touch.use != Use::kReadRows) changed = true;
     }
-    // The worker's copy has to take the changes too if a node looks at it later.
+    // Writes that the servers cannot make themselves, and assignments mixed with additions, are
+    // pushed as the state that they left in the worker's copy.
     const bool other_writes = has(Use::kWrite) || (has(Use::kAssign) && has(Use::kAdd));
     const bool keeps_changes = read_after_change || other_writes;
     if (other_writes || (keeps_changes && has(Use::kAssign))) {
@@ -96,11 +116,13 @@ class Lowering {
     return absl::OkStatus();
   }
 
+  // Returns true if the difference of two values of the variable is defined: not for booleans.
   bool can_subtract(uint32_t v) const {
     return def_.variables(static_cast<int>(v)).type().dtype() !=
            static_cast<int>(c10::ScalarType::Bool);
   }
 
+  // Pushes the argument of an addition or assignment.
   void push_value(uint32_t v, int index, Update::Kind kind, double scale) {
     pushes_.push_back({{.variable = v,
                         .kind = kind,
@@ -109,6 +131,8 @@ class Lowering {
                        -1});
   }
 
+  // Pushes a gradient, by rows if possible. The dense gradient of an embedding is then never made:
+  // the nodes that scatter and add its rows are dropped, and their inputs are pushed instead.
   void push_gradient(uint32_t v, int index, bool reads_whole) {
     const int64_t gradient = uses_.argument(index, 1), lr = uses_.argument(index, 2);
     Push push{.variable = v, .kind = Update::Kind::kGradient, .lr_output = output(lr, index)};
@@ -128,7 +152,9 @@ class Lowering {
     pushes_.push_back({push, lr});
   }
 
-  // Makes a value, as it is before a node, an output and returns the number of the output.
+  // Makes a value an output of the graph, as it is before node `before`, and returns the number of
+  // the output. A value that is not written from there on needs no copy and is shared by all
+  // pushes of it.
   int output(int64_t id, int before) {
     const bool changes = uses_.is_written_from(id, before);
     const auto [found, added] = outputs_.try_emplace(
@@ -137,7 +163,8 @@ class Lowering {
     return found->second;
   }
 
-  // Returns false if some ids are known only after the pull; then the variable is pulled whole.
+  // Lets the nodes that read rows of a variable work on pulled rows. Returns false, and changes
+  // nothing, if some row ids are known only after the pull.
   bool lower_row_reads(uint32_t v) {
     std::set<int> nodes;
     std::vector<int> readers;
@@ -152,12 +179,13 @@ class Lowering {
     return true;
   }
 
-  // Builds the graph without the dropped nodes, with the outputs that are pushed.
+  // Builds the graph that a worker runs: without the dropped nodes, with the pushed values as
+  // additional outputs, and with copies of those that are overwritten later.
   absl::Status build() {
     auto graph = std::make_shared<GraphData>(*plan_.graph);
     proto::GraphDef& def = graph->def;
     def.clear_nodes();
-    std::map<int, std::vector<int64_t>> copied;  // before each node
+    std::map<int, std::vector<int64_t>> copied;  // values to copy before each node
     for (const auto& [id, before] : output_order_) {
       if (before >= 0) copied[before].push_back(id);
     }
@@ -184,6 +212,7 @@ class Lowering {
     return absl::OkStatus();
   }
 
+  // Appends a node that clones a value and returns the id of the clone.
   int64_t add_copy(proto::GraphDef& def, int64_t id) {
     const int64_t copy = def.values_size();
     Value& value = *def.add_values();
@@ -196,7 +225,8 @@ class Lowering {
     return copy;
   }
 
-  // Lets a node read rows that were pulled, each at its own place.
+  // Rewires a node that reads rows: in place of the variable and the ids it gets two new inputs, a
+  // table of the pulled rows, one for each id, and the places of these rows in the table.
   void read_rows(proto::GraphDef& def, uint32_t v, Node& reader) {
     const int64_t ids = reader.arguments(VariableUses::row_ids_position(reader)).value();
     const proto::TensorType places = def.values(static_cast<int>(ids)).type();
@@ -222,6 +252,7 @@ class Lowering {
     program_.row_pulls.push_back(pull);
   }
 
+  // Builds the graph that computes the row ids before the pull.
   absl::Status build_ids() {
     if (ids_.empty()) return absl::OkStatus();
     auto graph = std::make_shared<GraphData>(*plan_.graph);
@@ -239,10 +270,13 @@ class Lowering {
     return absl::OkStatus();
   }
 
+  // Distributes the pushes over rounds, each to the first round that can take it. Each update of a
+  // variable goes into a later round than the one before it, so that they are applied in order. A
+  // round has one learning rate.
   void arrange_rounds() {
     std::vector<std::pair<std::set<uint32_t>, int64_t>> rounds;  // variables, learning rate
     for (const auto& [push, lr] : pushes_) {
-      // In order: a later push of a variable is not to overtake an earlier one.
+      // The first round after the last one that has an update of this variable.
       size_t round = 0;
       for (size_t i = 0; i < rounds.size(); ++i) {
         if (rounds[i].first.contains(push.variable)) round = i + 1;
@@ -266,13 +300,13 @@ class Lowering {
   const std::vector<bool>& on_servers_;
   const VariableUses uses_;
 
-  std::set<int> dropped_;                         // nodes
-  std::map<int, uint32_t> row_readers_;           // nodes, with the variable
+  std::set<int> dropped_;                         // nodes that the worker does not run
+  std::map<int, uint32_t> row_readers_;           // nodes that read pulled rows, to the variable
   std::set<int> id_nodes_;                        // nodes that make row ids
-  std::vector<int64_t> ids_;                      // values, one for each row pull
-  std::vector<std::pair<Push, int64_t>> pushes_;  // with the value of the learning rate
-  // Values that become outputs, as they are before a node (-1: they do not change), to their
-  // number.
+  std::vector<int64_t> ids_;                      // values with row ids, one for each row pull
+  std::vector<std::pair<Push, int64_t>> pushes_;  // each with the value of its learning rate, or -1
+  // Number of each additional output. The key is a value and the node before which it is copied,
+  // or -1 if it needs no copy.
   std::map<std::pair<int64_t, int>, int> outputs_;
   std::vector<std::pair<int64_t, int>> output_order_;
   PsStep program_;

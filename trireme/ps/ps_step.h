@@ -12,60 +12,67 @@
 
 namespace trireme::internal {
 
-// A captured step whose variables live on parameter servers, as a worker runs it: pull what it
-// reads, run the operators, push what it changes. The operators that only change a variable are
-// left out, since the servers do that. Plain data that follows from the graph: every
-// task that has the graph makes the same program.
+// The program of a captured step whose variables live on parameter servers: what a worker pulls
+// before it runs the operators, which operators it runs, and what it pushes afterwards. Operators
+// that only change a variable are left out, since the servers do their work. A program is plain
+// data and follows from the graph alone: every task that has the graph derives the same program.
 //
-// - A variable that is read before it is changed is pulled once, at the start; a read after a
+// - A variable that is read before it is changed is pulled once, at the start. A read after a
 //   change sees the change, in the worker's copy.
-// - `assign_add`, `assign_sub` and `assign` push their argument, `minimize` the gradient. Any other
-//   write (batch norm's statistics) is pushed as the difference that it made.
-// - A variable that is used by `embedding`, `index_select` and `_embedding_bag` alone is pulled by
-//   rows, if the row ids do not depend on variables of the servers; the gradient of such an
-//   embedding, and a sum of several (of replicas), is pushed by rows. Then the optimizer leaves the
-//   other rows, and their state, alone.
+// - `assign_add`, `assign_sub` and `assign` push their argument, and `minimize` pushes gradients.
+//   Any other write (the running statistics of batch norm) is pushed as the difference that it
+//   made.
+// - A variable that is used only by `embedding`, `index_select` and `_embedding_bag` is pulled by
+//   rows, if the row ids do not depend on variables of the servers. The gradient of such an
+//   embedding is pushed by rows, and so is a sum of several gradients (of replicas). Then the
+//   optimizer leaves the other rows and their state alone.
 struct PsStep {
+  // Rows of a variable that are pulled for one operator.
   struct RowPull {
-    uint32_t variable;
-    int ids;              // which output of `ids` these are
-    uint32_t rows_input;  // where the rows go, and their places in it
-    uint32_t places_input;
+    uint32_t variable;      // index of the variable in the plan
+    int ids;                // output of the plan `ids` that holds the row ids
+    uint32_t rows_input;    // input of `plan` that takes the pulled rows
+    uint32_t places_input;  // input of `plan` that says which pulled row stands for each id
   };
+  // An update of one variable.
   struct Push {
+    // Source of the values.
     enum class Value {
-      kOutput,      // the run's output number `output`, times `scale`
-      kRows,        // all of `rows` together
-      kContents,    // of the worker's copy
-      kDifference,  // between its contents now and when it was pulled
+      kOutput,      // output number `output` of the run, times `scale`
+      kRows,        // the rows in `rows`, concatenated
+      kContents,    // contents of the worker's copy after the run
+      kDifference,  // contents of the worker's copy after the run minus those that were pulled
     };
-    // Some rows of a table: outputs with their ids and values.
+    // Some rows of a table, in two outputs of the run.
     struct Rows {
-      int ids = -1;
-      int values = -1;
-      int64_t no_row = -1;  // an id whose rows are not pushed (padding)
+      int ids = -1;         // output with the row ids
+      int values = -1;      // output with the rows
+      int64_t no_row = -1;  // id of the padding row, which is not pushed; -1 for none
     };
-    uint32_t variable = 0;
+    uint32_t variable = 0;  // index of the variable in the plan
     Update::Kind kind = Update::Kind::kAdd;
     Value value = Value::kOutput;
     int output = -1;
     double scale = 1;
     std::vector<Rows> rows;
-    int lr_output = -1;  // for gradients
+    int lr_output = -1;  // output with the learning rate of a gradient; -1 for none
   };
 
-  std::shared_ptr<const Plan> plan;  // its first outputs are the step's
-  std::shared_ptr<BranchTuner> tuner = std::make_shared<BranchTuner>();  // of that plan
-  size_t results = 0;
-  std::shared_ptr<const Plan> ids;  // computes row ids from the step's inputs; null: no row pulls
-  std::vector<uint32_t> pulled;     // variables, whole
+  // Runs the operators. Its outputs are the results of the step, then the values to be pushed.
+  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<BranchTuner> tuner = std::make_shared<BranchTuner>();  // tuner of `plan`
+  size_t results = 0;               // number of outputs that are results of the step
+  std::shared_ptr<const Plan> ids;  // computes row ids from the inputs; null if no rows are pulled
+  std::vector<uint32_t> pulled;     // variables that are pulled whole
   std::vector<RowPull> row_pulls;
-  // Each round is one push: a variable comes once in it, and gradients have one learning rate.
+  // Pushes, in rounds that are sent one after the other. A push carries one update of a variable
+  // and one learning rate; a step that needs more has several rounds.
   std::vector<std::vector<Push>> rounds;
 };
 
-// `on_servers`: which of the plan's variables live there. Fails for a step that reads a variable
-// after its optimizer was given a gradient.
+// Derives the program of a step. on_servers[i] is true if variable i of the plan lives on the
+// servers. Fails if the step reads a variable after its optimizer was given a gradient: the servers
+// apply gradients only after the step.
 absl::StatusOr<PsStep> make_ps_step(const Plan& plan, const std::vector<bool>& on_servers);
 
 }  // namespace trireme::internal

@@ -8,9 +8,14 @@
 #include <utility>
 
 #include "trireme/base/status.h"
-#include "trireme/exec/random.h"
 #include "trireme/exec/replay.h"
+#include "trireme/exec/step_generator.h"
 
+// The life of a run: pulls() replays the small plan that computes row ids and lists what to fetch,
+// the variables that are pulled whole first and then the row pulls, in the order of the program.
+// run() takes the fetched tensors in the same order, uses the whole variables as the worker's
+// copies and the rows as additional inputs, and replays the plan, which changes the copies in
+// place. The pushes are made from the outputs and the copies.
 namespace trireme::internal {
 namespace {
 
@@ -45,9 +50,11 @@ absl::StatusOr<std::vector<PsPull>> PsStepRun::pulls() {
 absl::Status PsStepRun::run(std::vector<at::Tensor> pulled, const ReplayOptions& options) {
   const size_t whole = program_->pulled.size();
   if (pulled.size() != whole + program_->row_pulls.size()) {
-    return make_status(ErrorCode::kInternal, "the pull brought another number of tensors");
+    return make_status(ErrorCode::kInternal,
+                       "the pull returned a different number of tensors than the step asked for");
   }
   for (size_t i = 0; i < whole; ++i) contents_[program_->pulled[i]] = std::move(pulled[i]);
+  // The replay changes the copies in place; a difference needs the contents from before.
   for (const auto& round : program_->rounds) {
     for (const Push& push : round) {
       if (push.value != Push::Value::kDifference) continue;
@@ -58,6 +65,7 @@ absl::Status PsStepRun::run(std::vector<at::Tensor> pulled, const ReplayOptions&
   for (size_t i = 0; i < program_->row_pulls.size(); ++i) {
     const PsStep::RowPull& pull = program_->row_pulls[i];
     const at::Tensor& ids = row_ids_[pull.ids];
+    // One row was pulled for each id, repetitions included: the k-th id means the k-th row.
     inputs_[pull.rows_input] = std::move(pulled[whole + i]);
     inputs_[pull.places_input] = at::arange(ids.numel(), ids.options()).reshape(ids.sizes());
   }
@@ -88,6 +96,8 @@ std::vector<PsPush> PsStepRun::pushes(size_t round) const {
         made.values = at::sub(contents_[push.variable], before_[push.variable]);
         break;
     }
+    // An integral tensor is scaled by an integer, since a floating-point factor would change its
+    // dtype.
     if (push.scale != 1) {
       made.values = c10::isIntegralType(made.values.scalar_type(), /*includeBool=*/false)
                         ? at::mul(made.values, static_cast<int64_t>(push.scale))
@@ -106,6 +116,7 @@ void PsStepRun::gather_rows(const std::vector<Push::Rows>& slices, PsPush& made)
     shape[0] = ids.back().numel();
     values.push_back(outputs_[slice.values].reshape(shape));
     if (slice.no_row < 0) continue;
+    // The padding row of an embedding has no gradient.
     const at::Tensor kept = ids.back().ne(slice.no_row).nonzero().select(1, 0);
     ids.back() = ids.back().index_select(0, kept);
     values.back() = values.back().index_select(0, kept);

@@ -16,31 +16,40 @@
 
 namespace trireme::internal {
 
-// One run of a step program: pulls(), run(), then pushes() of every round in turn; results() at any
-// time after run(). The caller sends the pulls and pushes. Not thread-safe.
+// Runs a step program once. The caller calls pulls(), fetches what it returns, calls run(), and
+// then sends pushes() of every round in turn. results() is valid after run(). Makes no calls
+// itself, so that blocking and asynchronous callers can both use it. Not thread-safe.
 class PsStepRun {
  public:
-  // `variables` has an entry for those on servers, `own` a tensor for the others.
+  // Both lists are parallel to the variables of the plan: `variables` has an entry for each
+  // variable on servers, `own` a tensor for each of the others.
   PsStepRun(std::shared_ptr<const PsStep> program, std::vector<std::optional<PsVariable>> variables,
             std::vector<at::Tensor> own, std::vector<at::Tensor> inputs, uint64_t seed,
             uint64_t step);
 
+  // Returns the reads that the step needs. Computes the row ids for them.
   absl::StatusOr<std::vector<PsPull>> pulls();
+  // Runs the operators. `pulled` has the results of pulls(), in the same order.
   absl::Status run(std::vector<at::Tensor> pulled, const ReplayOptions& options);
+  // Returns the number of pushes that have to be made, one after the other.
   size_t rounds() const { return program_->rounds.size(); }
+  // Returns the updates of one round.
   std::vector<PsPush> pushes(size_t round) const;
+  // Returns the learning rate of the gradients in a round; nullopt if it has none.
   std::optional<double> lr(size_t round) const;
+  // Returns the results of the step.
   std::vector<at::Tensor> results() const;
 
  private:
+  // Fills in the rows and values of a push from the outputs that `slices` names, without padding.
   void gather_rows(const std::vector<PsStep::Push::Rows>& slices, PsPush& made) const;
 
   const std::shared_ptr<const PsStep> program_;
   const std::vector<std::optional<PsVariable>> variables_;
-  std::vector<at::Tensor> contents_;  // of all variables; those of servers are copies
-  std::vector<at::Tensor> before_;    // what was pulled of those whose difference is pushed
+  std::vector<at::Tensor> contents_;  // contents of each variable; a copy if it is on servers
+  std::vector<at::Tensor> before_;    // pulled contents of variables whose difference is pushed
   std::vector<at::Tensor> inputs_, outputs_;
-  std::vector<at::Tensor> row_ids_;
+  std::vector<at::Tensor> row_ids_;  // outputs of the plan that computes row ids
   const uint64_t seed_, step_;
 };
 

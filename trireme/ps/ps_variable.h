@@ -16,15 +16,17 @@
 
 namespace trireme {
 
-// A variable on the servers, as their clients know it. Immutable; copies share one state.
+// A variable on the servers, as a client refers to it: its layout and the handles of its shards.
+// Immutable. Copies share one state.
 class PsVariable {
  public:
-  // `handles` holds the handle of each shard at its server, in the order of the layout's shards.
+  // `handles` has the handle of each shard at its server, in the order of the layout's shards.
   PsVariable(VariableLayout layout, std::vector<uint64_t> handles)
       : state_(std::make_shared<const State>(State{std::move(layout), std::move(handles)})) {}
 
   const VariableLayout& layout() const { return state_->layout; }
   const std::string& name() const { return layout().name; }
+  // Returns the handle of a shard, by its index in the layout.
   uint64_t handle(size_t shard) const { return state_->handles[shard]; }
 
  private:
@@ -36,25 +38,29 @@ class PsVariable {
   std::shared_ptr<const State> state_;
 };
 
-// A read of one variable.
+// A read of one variable, whole or by rows.
 struct PsPull {
   PsVariable variable;
-  at::Tensor rows = {};  // ids of the rows that are wanted, in any order; undefined: all
+  at::Tensor rows = {};  // ids of the rows to read, in any order; undefined for all rows
 };
 
-// A change of one variable.
+// A change of one variable, whole or by rows.
 struct PsPush {
   PsVariable variable;
   Update::Kind kind = Update::Kind::kAdd;
-  at::Tensor rows = {};  // ids; undefined: all
-  at::Tensor values;     // or a sparse tensor, which brings its rows
+  at::Tensor rows = {};  // ids of the rows to change; undefined for all rows
+  at::Tensor values;     // new values, increments or gradients; a sparse tensor carries its row ids
 };
 
 struct PushOptions {
+  // Identity of the push. A server applies a push with a given identity once.
   PushId id;
-  // All sequences of the writer below are decided: servers may forget them.
+  // All sequences of the writer below the watermark are decided: they were acknowledged or given
+  // up. Servers forget their records and reject late copies of them.
   uint64_t watermark = 0;
-  std::optional<double> lr = std::nullopt;  // for gradients; none: the optimizer's own
+  // Learning rate for the gradients in the push; nullopt for that of the variable's last update, or
+  // of the optimizer's options before the first.
+  std::optional<double> lr = std::nullopt;
 };
 
 }  // namespace trireme

@@ -7,13 +7,27 @@
 #include "trireme/base/ids.h"
 #include "trireme/base/status.h"
 
+// How a push is applied once per shard. Its identity is (writer, sequence, round); retries, and
+// other workers that run the same closure again, send it with the same identity.
+//
+//   1. The server admits the push (Writers::admit): its writer must be registered, and the sequence
+//      must not be below the watermark, which the push may raise.
+//   2. Each shard, under its own lock, classifies the push. A new one is applied and recorded, a
+//      repeated one is acknowledged without effect.
+//   3. When all pushes of a sequence were acknowledged, or the client has given up on them, the
+//      client raises its watermark. Servers then drop the records, and a copy that arrives late is
+//      rejected in step 1 or 2 instead of being applied a second time.
+//
+// The watermark is checked twice because it can rise, and the writer can end, between the two
+// steps. Only the second check is made under the lock that also guards the dropping of records.
 namespace trireme {
 
 absl::Status already_decided(const PushId& id) {
   return make_status(
       ErrorCode::kAborted,
-      absl::StrCat("push ", id.sequence, ".", id.round, " of ", format_incarnation(id.writer),
-                   " is already decided: its writer has ended, or has gone on without it"));
+      absl::StrCat(
+          "push ", id.sequence, ".", id.round, " of ", format_incarnation(id.writer),
+          " is already decided: its writer has ended, or has raised its watermark past it"));
 }
 
 void Writer::raise_watermark(uint64_t watermark) {
@@ -25,13 +39,14 @@ void Writer::raise_watermark(uint64_t watermark) {
 
 absl::Status Writers::begin(uint64_t writer) {
   if (writer == 0) {
-    return make_status(ErrorCode::kInvalidArgument, "a writer cannot be 0");
+    return make_status(ErrorCode::kInvalidArgument,
+                       "0 is not a valid writer; use an id such as the program's incarnation");
   }
   MutexLock lock(mutex_);
   if (writers_.contains(writer)) return absl::OkStatus();
   if (writers_.size() >= kMostWriters) {
     return make_status(ErrorCode::kResourceExhausted,
-                       absl::StrCat("the server knows ", writers_.size(),
+                       absl::StrCat("the server has ", writers_.size(),
                                     " writers, its limit; end those that are done"));
   }
   writers_.emplace(writer, std::make_shared<Writer>());
@@ -76,9 +91,11 @@ PushRecords::WriterRecords& PushRecords::records_of(const std::shared_ptr<Writer
   return writers_.back();
 }
 
-PushRecords::Verdict PushRecords::ask(const std::shared_ptr<Writer>& writer, const PushId& id) {
-  // Asked under the shard's lock, which also guards forgetting: a push that was admitted before its
-  // writer ended, or its watermark rose, cannot slip in after its record was forgotten.
+PushRecords::Verdict PushRecords::classify(const std::shared_ptr<Writer>& writer,
+                                           const PushId& id) {
+  // The shard's lock, which the caller holds, also guards the dropping of records. So a push that
+  // was admitted before its writer ended or its watermark rose cannot be applied again after its
+  // record was dropped.
   const uint64_t watermark = writer->watermark();
   if (writer->ended() || id.sequence < watermark) return Verdict::kDecided;
   WriterRecords& known = records_of(writer);
@@ -87,6 +104,7 @@ PushRecords::Verdict PushRecords::ask(const std::shared_ptr<Writer>& writer, con
   if (known.is_chunk_of(chunk, id)) {
     return chunk->taken[id.sequence % kChunk] ? Verdict::kRepeated : Verdict::kNew;
   }
+  // A new chunk is needed. At the limit, other writers may have chunks that can be dropped.
   if (chunks() >= kMostChunks) forget();
   return chunks() < kMostChunks ? Verdict::kNew : Verdict::kTooMany;
 }
@@ -116,6 +134,7 @@ size_t PushRecords::chunks() const {
   return count;
 }
 
+// Called for every push, so it returns quickly unless the watermark has entered a new chunk.
 void PushRecords::WriterRecords::forget_below(uint64_t watermark) {
   if (watermark / kChunk <= forgotten_below / kChunk) return;
   forgotten_below = watermark;

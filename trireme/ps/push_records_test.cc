@@ -17,7 +17,7 @@ std::shared_ptr<Writer> new_writer() {
 }
 
 Verdict take(PushRecords& records, const std::shared_ptr<Writer>& writer, const PushId& id) {
-  const Verdict verdict = records.ask(writer, id);
+  const Verdict verdict = records.classify(writer, id);
   if (verdict == Verdict::kNew) records.add(writer, id);
   return verdict;
 }
@@ -32,7 +32,7 @@ TEST(PushRecords, TakesAPushOnce) {
   EXPECT_EQ(take(records, new_writer(), {2, 5, 0}), Verdict::kNew);
 }
 
-TEST(PushRecords, SizeFollowsTheWindowNotTheOrder) {
+TEST(PushRecords, SizeDependsOnTheWindowNotOnTheOrder) {
   PushRecords records;
   const auto writer = new_writer();
   for (uint64_t i = 0; i < 4096; i += 2) take(records, writer, {1, i, 0});
@@ -65,11 +65,11 @@ TEST(PushRecords, ForgetsBelowTheWatermark) {
   EXPECT_EQ(take(records, writer, {1, 9000, 0}), Verdict::kRepeated);
   EXPECT_EQ(take(records, writer, {1, 9001, 0}), Verdict::kNew);
   EXPECT_LE(records.chunks(), 1000 / PushRecords::kChunk + 2);
-  writer->raise_watermark(10);  // never falls
+  writer->raise_watermark(10);  // has no effect: a watermark never falls
   EXPECT_EQ(take(records, writer, {1, 20, 0}), Verdict::kDecided);
 }
 
-TEST(PushRecords, EndedOriginsLeaveNothing) {
+TEST(PushRecords, EndedWritersLeaveNoRecords) {
   PushRecords records;
   const auto writer = new_writer();
   take(records, writer, {1, 1, 0});
@@ -86,13 +86,13 @@ TEST(PushRecords, SizeIsBounded) {
   while (take(records, writer, {1, sequence, 0}) == Verdict::kNew) sequence += PushRecords::kChunk;
   EXPECT_EQ(records.chunks(), PushRecords::kMostChunks);
   EXPECT_EQ(take(records, writer, {1, sequence, 0}), Verdict::kTooMany);
-  EXPECT_EQ(take(records, writer, {1, 1, 0}), Verdict::kNew) << "there is a bit for it";
+  EXPECT_EQ(take(records, writer, {1, 1, 0}), Verdict::kNew) << "its chunk exists";
   writer->raise_watermark(sequence);
   EXPECT_EQ(take(records, writer, {1, sequence, 0}), Verdict::kNew);
   EXPECT_EQ(records.chunks(), 1u);
 }
 
-TEST(Writers, TakesPushesBetweenBeginAndEnd) {
+TEST(Writers, AdmitsPushesBetweenBeginAndEnd) {
   Writers writers;
   EXPECT_TRUE(absl::IsAborted(writers.admit({7, 1, 0}, 0).status()));
   EXPECT_TRUE(writers.begin(7).ok());

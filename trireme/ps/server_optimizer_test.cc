@@ -1,5 +1,5 @@
-// Optimizers on the server, fed recorded gradients, against torch::optim in one process; FTRL and
-// the row rules, which LibTorch does not have, against references written here.
+// Compares optimizers on servers with torch::optim in one process, on recorded gradients. FTRL and
+// the rules for rows, which LibTorch does not have, are compared with references written here.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -20,7 +20,7 @@ using Tensors = std::vector<Tensor>;
 namespace o = torch::optim;
 
 constexpr int kSteps = 100;
-constexpr uint64_t kOptimizerOrigin = 5;
+constexpr uint64_t kOptimizerWriter = 5;
 
 Tensors initial_values() {
   torch::manual_seed(1);
@@ -32,7 +32,7 @@ Tensor recorded_gradient(int step, const Tensor& like) {
   return torch::randn(like.sizes(), generator, like.options());
 }
 
-// The rule and rate schedule of a recipe, on servers.
+// Variables on servers that are trained by the rule of `recipe`.
 class OnServers {
  public:
   OnServers(TestServers& servers, const Tensors& initial, const Optimizer& recipe, int64_t shards)
@@ -49,8 +49,8 @@ class OnServers {
       made.push_back({.layout = layouts[i], .initial = initial[i]});
     }
     variables_ = value_or_throw(client_->create(made));
-    throw_if_error(client_->set_optimizer(variables_, recipe.rule()));
-    throw_if_error(client_->begin_writer(kOptimizerOrigin));
+    throw_if_error(client_->set_optimizer(variables_, internal::Access<Optimizer>::rule(recipe)));
+    throw_if_error(client_->begin_writer(kOptimizerWriter));
   }
 
   void push(const Tensors& gradients, std::optional<double> lr = std::nullopt) {
@@ -60,7 +60,7 @@ class OnServers {
           {.variable = variables_[i], .kind = Update::Kind::kGradient, .values = gradients[i]});
     }
     throw_if_error(client_->push(
-        pushes, {.id = {kOptimizerOrigin, sequence_, 0}, .watermark = sequence_, .lr = lr}));
+        pushes, {.id = {kOptimizerWriter, sequence_, 0}, .watermark = sequence_, .lr = lr}));
     ++sequence_;
   }
 
@@ -106,7 +106,7 @@ std::vector<Pair> pairs() {
   };
 }
 
-TEST(ServerOptimizer, EqualsTorchOver100StepsShardedAndNot) {
+TEST(ServerOptimizer, MatchesTorchOver100StepsWholeAndSharded) {
   for (const Pair& pair : pairs()) {
     TestServers servers(2);
     const Tensors initial = initial_values();
@@ -153,8 +153,8 @@ TEST(ServerOptimizer, FollowsASchedule) {
   EXPECT_LE(relative_distance(ours.pull()[0], parameter.detach()), 1e-6);
 }
 
-// Element by element, as the paper has it.
-TEST(ServerOptimizer, FtrlEqualsAWrittenReference) {
+// The reference computes each element by the formula of the paper.
+TEST(ServerOptimizer, FtrlMatchesTheReference) {
   constexpr double kLr = 0.1, kL1 = 0.05, kL2 = 0.01;
   const Tensor initial = initial_values()[0].to(torch::kDouble);
   Tensor expected = initial.clone();
@@ -194,7 +194,7 @@ std::vector<Step> recorded_rows(const Tensor& table) {
   return steps;
 }
 
-// Rows are told apart by their ids: what is said of one row several times is added up.
+// Returns the gradient of each row, by row id. Gradients of one row are added up.
 std::map<int64_t, Tensor> by_row(const Step& step) {
   std::map<int64_t, Tensor> rows;
   for (int64_t i = 0; i < step.ids.numel(); ++i) {
@@ -204,7 +204,7 @@ std::map<int64_t, Tensor> by_row(const Step& step) {
   return rows;
 }
 
-// A shard counts the pushes that change it, so that with several shards its step is its own.
+// Applies sparse Adam to `table`. Each shard has its own step: it counts the pushes that change it.
 void adam_rows_reference(Tensor& table, const std::vector<Step>& steps, int64_t shards) {
   Tensor mean = torch::zeros_like(table), square = torch::zeros_like(table);
   std::vector<int> count(shards, 0);
@@ -225,7 +225,7 @@ void adam_rows_reference(Tensor& table, const std::vector<Step>& steps, int64_t 
   }
 }
 
-TEST(ServerOptimizer, SparseAdamEqualsAWrittenReference) {
+TEST(ServerOptimizer, SparseAdamMatchesTheReference) {
   const Tensor initial = torch::ones({50, 8}, torch::kDouble);
   const std::vector<Step> steps = recorded_rows(initial);
   for (int64_t shards : {1, 3}) {
@@ -240,7 +240,7 @@ TEST(ServerOptimizer, SparseAdamEqualsAWrittenReference) {
   }
 }
 
-TEST(ServerOptimizer, SparseFtrlChangesTheRowsItNames) {
+TEST(ServerOptimizer, SparseFtrlChangesOnlyTheGivenRows) {
   const Tensor initial = torch::ones({6, 2});
   TestServers servers(2);
   OnServers ours(servers, {initial}, Ftrl({.lr = 0.1}), 2);
@@ -251,22 +251,23 @@ TEST(ServerOptimizer, SparseFtrlChangesTheRowsItNames) {
   for (int row : {1, 4}) EXPECT_FALSE(result[row].equal(initial[row])) << row;
 }
 
-TEST(ServerOptimizer, APushThatTheRuleRefusesChangesNothing) {
+TEST(ServerOptimizer, APushThatTheRuleRejectsChangesNothing) {
   TestServers servers(1);
   const Tensor initial = torch::ones({4, 2});
   OnServers ours(servers, {initial}, Sgd({.lr = 1, .weight_decay = 0.1}), 1);
   const Tensor sparse =
       torch::sparse_coo_tensor(torch::tensor({1}).unsqueeze(0), torch::ones({1, 2}), {4, 2});
-  for (int i = 0; i < 2; ++i) EXPECT_THROW(ours.push({sparse}), Error) << "also when repeated";
+  for (int i = 0; i < 2; ++i) EXPECT_THROW(ours.push({sparse}), Error) << "attempt " << i;
   EXPECT_TRUE(ours.pull()[0].equal(initial));
 }
 
-TEST(Rules, AreMadeFromWhatTheyTell) {
+TEST(Rules, AreRebuiltFromTheirNameAndOptions) {
   for (const Pair& pair : pairs()) {
-    const auto copy = internal::make_rule(pair.ours.rule().name(), pair.ours.rule().options());
-    EXPECT_EQ(copy->name(), pair.ours.rule().name());
-    EXPECT_EQ(copy->options(), pair.ours.rule().options());
-    EXPECT_EQ(copy->slots().size(), pair.ours.rule().slots().size());
+    const internal::UpdateRule& rule = internal::Access<Optimizer>::rule(pair.ours);
+    const auto copy = internal::make_rule(rule.name(), rule.options());
+    EXPECT_EQ(copy->name(), rule.name());
+    EXPECT_EQ(copy->options(), rule.options());
+    EXPECT_EQ(copy->slots().size(), rule.slots().size());
   }
   EXPECT_THROW(internal::make_rule("newton", {}), Error);
   EXPECT_THROW(internal::make_rule("sgd", {{"beta1", 0.1}}), Error);

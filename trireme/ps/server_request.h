@@ -5,11 +5,11 @@
 
 namespace trireme::internal {
 
-// A request to one of the parameter servers. A call of a client makes at most one for each server.
+// A request to one parameter server. Each operation of PsClient makes at most one per server.
 struct ServerRequest {
   int server = 0;  // index of the ps task
   Message message;
-  Destination into = nullptr;  // memory for the tensors of the response; null: new memory
+  Destination into = nullptr;  // memory for the response's tensors; null for new memory
 };
 
 }  // namespace trireme::internal

@@ -29,7 +29,7 @@ absl::StatusOr<std::vector<ShardRows>> split_by_shard(const at::Tensor& rows,
   if (!c10::isIntegralType(rows.scalar_type(), /*includeBool=*/false)) {
     return make_status(
         ErrorCode::kInvalidArgument,
-        absl::StrCat("row ids have to be whole numbers, not ", dtype_name(rows.scalar_type())),
+        absl::StrCat("row ids must be integers, not ", dtype_name(rows.scalar_type())),
         layout.object());
   }
   const at::Tensor ids = rows.detach().to(c10::kCPU, c10::kLong).reshape({-1}).contiguous();
@@ -38,13 +38,15 @@ absl::StatusOr<std::vector<ShardRows>> split_by_shard(const at::Tensor& rows,
   for (int64_t i = 0; i < ids.numel(); ++i) {
     if (id[i] >= 0 && id[i] < all) continue;
     return make_status(ErrorCode::kOutOfRange,
-                       absl::StrCat("there is no row ", id[i], "; it has ", all), layout.object());
+                       absl::StrCat("row ", id[i], " does not exist; it has ", all, " rows"),
+                       layout.object());
   }
   std::vector<ShardRows> split(shards);
-  if (shards == 1) {
+  if (shards == 1) {  // the common case: the ids are those of the shard
     split[0].ids = ids;
     return split;
   }
+  // The first pass finds the positions, so that the second can allocate ids of the right number.
   for (int64_t i = 0; i < ids.numel(); ++i) {
     split[shard_of_row(id[i], all, shards)].positions.push_back(i);
   }

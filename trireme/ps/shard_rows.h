@@ -9,8 +9,8 @@
 #include "trireme/ps/layout.h"
 #include "trireme/ps/packing.h"
 
-// How the value of a variable, or some of its rows, is divided among the shards of the variable.
-// Pulls and pushes share this: a pull puts the shards' slices together, a push takes them apart.
+// Divides the value of a variable, or some of its rows, among the shards of the variable. Shared by
+// pulls, which put the slices of the shards together, and pushes, which take them apart.
 namespace trireme::internal {
 
 TensorShape shard_shape(const VariableLayout& layout, const VariableLayout::Shard& shard);
@@ -19,10 +19,10 @@ TensorShape shard_shape(const VariableLayout& layout, const VariableLayout::Shar
 at::Tensor shard_slice(const at::Tensor& value, const VariableLayout& layout,
                        const VariableLayout::Shard& shard);
 
-// The ids of a list that belong to one shard.
+// The part of a list of row ids whose rows one shard holds.
 struct ShardRows {
-  at::Tensor ids;                  // int64, counted from the first row of the shard
-  std::vector<int64_t> positions;  // in the list; empty if the variable has one shard
+  at::Tensor ids;                  // int64 row ids, counted from the first row of the shard
+  std::vector<int64_t> positions;  // positions of the ids in the list; empty if there is one shard
 };
 
 // Splits row ids by the shards that hold the rows. Fails if some are not rows of the variable.

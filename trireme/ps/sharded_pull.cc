@@ -9,6 +9,11 @@
 #include "trireme/rpc/frame.h"
 #include "trireme/tensor/buffer_pool.h"
 
+// A result is made in one of three ways. A variable with one shard is the tensor of the response,
+// without a copy. A sharded variable that is pulled whole is allocated before the call, and each
+// large slice is received directly into its rows of the result; small slices arrive in the block of
+// the response and are copied. Rows of a sharded variable arrive ordered by shard and are copied to
+// the positions that their ids have in the list.
 namespace trireme::internal {
 
 absl::StatusOr<ShardedPull> ShardedPull::split(std::vector<PsPull> pulls) {
@@ -30,6 +35,8 @@ absl::Status ShardedPull::add(size_t index) {
     result.sizes[0] = pull.rows.numel();
   }
   for (size_t s = 0; s < layout.shards.size(); ++s) {
+    // Shards that hold no wanted row are not asked. A variable with one shard always is, since its
+    // result is the response.
     if (by_rows && rows[s].ids.numel() == 0 && layout.shards.size() > 1) continue;
     ServerBatch& batch = batches_[layout.shards[s].server];
     TensorShape shape = shard_shape(layout, layout.shards[s]);
@@ -101,11 +108,13 @@ absl::StatusOr<std::vector<at::Tensor>> ShardedPull::assemble(
         set_rows_at(result(slice.pull), slice.positions, received[k]);
       } else {
         const at::Tensor place = place_of(slice);
+        // Equal pointers mean that the slice was received in place.
         if (place.data_ptr() != received[k].data_ptr()) assign(place, received[k]);
       }
     }
   }
-  // No server was asked for a result of no rows of a sharded variable.
+  // For a pull of zero rows of a sharded variable no server was asked. Its empty result is
+  // allocated here.
   for (size_t i = 0; i < results_.size(); ++i) result(i);
   return std::move(results_);
 }

@@ -17,16 +17,16 @@
 
 namespace trireme::internal {
 
-// A pull of any number of variables, split by the servers that hold their shards: makes a request
-// for each server and assembles the results from the responses. Serves one pull. Not thread-safe.
+// Splits a pull of any number of variables by the servers that hold their shards: makes a request
+// for each server and assembles the results from the responses. Used for one pull. Not thread-safe.
 class ShardedPull {
  public:
   // Fails if the ids of some pull are not rows of its variable.
   static absl::StatusOr<ShardedPull> split(std::vector<PsPull> pulls);
 
-  // Size of the tensors of all responses.
+  // Returns the size of the tensors in all responses.
   uint64_t bytes() const { return bytes_; }
-  // True if the response of some server may be larger than a frame.
+  // Returns true if the response of some server may be larger than a frame.
   bool has_large_response() const;
 
   // Returns one request for each server, in the order of the servers. With `in_place`, large slices
@@ -40,29 +40,32 @@ class ShardedPull {
  private:
   // The contribution of one shard to one result.
   struct Slice {
-    size_t pull;
-    size_t shard;
-    std::vector<int64_t> positions;  // of rows in the result; empty: see ShardRows
+    size_t pull;                     // index of the pull
+    size_t shard;                    // index of the shard in the variable's layout
+    std::vector<int64_t> positions;  // positions of the rows in the result, as in ShardRows
   };
-  // Everything that one server is asked for. The request and the response list the slices in turn.
+  // Everything that one server is asked for. The request and the response list the slices in the
+  // same order.
   struct ServerBatch {
     PullRequest body;
-    std::vector<at::Tensor> ids;
-    std::vector<TensorShape> shapes;  // of the slices
+    std::vector<at::Tensor> ids;      // row ids of the slices that are rows
+    std::vector<TensorShape> shapes;  // shape of each slice
     std::vector<Slice> slices;
     bool by_rows = false;  // true if some slices are rows with ids
   };
 
+  // Adds the slices of one pull to the batches of their servers.
   absl::Status add(size_t pull);
+  // Returns the result of a pull, and allocates it if it does not exist yet.
   at::Tensor& result(size_t pull);
   // Returns the place of a slice of a whole variable in the result.
   at::Tensor place_of(const Slice& slice);
-  // Null if nothing of the response can be received in place.
+  // Returns where to receive the tensors of a response; null if none can be received in place.
   Destination destination(const ServerBatch& batch);
 
   std::vector<PsPull> pulls_;
   std::vector<TensorShape> result_shapes_;
-  std::vector<at::Tensor> results_;     // undefined until they are known
+  std::vector<at::Tensor> results_;     // undefined until they are allocated or received
   std::map<int, ServerBatch> batches_;  // by server
   uint64_t bytes_ = 0;
 };

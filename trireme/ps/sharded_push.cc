@@ -9,6 +9,11 @@
 #include "trireme/ps/shard_rows.h"
 #include "trireme/tensor/codec.h"
 
+// A whole update is cut into views of its rows, one for each shard. An update by rows is divided by
+// the shards that hold the rows, and the rows of each shard are gathered into a tensor of their
+// own. A sparse tensor is an update by rows whose ids are its indices. Shapes, dtypes and ids are
+// checked here, before anything is sent, so that a wrong update does not change some of the
+// servers.
 namespace trireme::internal {
 
 absl::StatusOr<ShardedPush> ShardedPush::split(const std::vector<PsPush>& pushes) {
@@ -23,7 +28,8 @@ absl::Status ShardedPush::add(const PsPush& push) {
   if (values.defined() && values.is_sparse()) {
     if (rows.defined() || values.sparse_dim() != 1) {
       return make_status(ErrorCode::kInvalidArgument,
-                         "a sparse update has one sparse dimension and brings its rows",
+                         "a sparse update must have one sparse dimension, and no row ids may be "
+                         "given with it",
                          layout.object());
     }
     rows = values._indices().select(0, 0);
@@ -38,12 +44,13 @@ absl::Status ShardedPush::add(const PsPush& push) {
   }
   if (TensorShape::of(values) != expected) {
     return make_status(ErrorCode::kInvalidArgument,
-                       absl::StrCat("an update of ", to_string(TensorShape::of(values)), " where ",
-                                    to_string(expected), " belongs"),
+                       absl::StrCat("the update is ", to_string(TensorShape::of(values)),
+                                    ", but it must be ", to_string(expected)),
                        layout.object());
   }
   for (size_t s = 0; s < layout.shards.size(); ++s) {
     const VariableLayout::Shard& shard = layout.shards[s];
+    // A shard without a changed row takes no part: its optimizer does not count a step.
     if (rows.defined() && split[s].ids.numel() == 0) continue;
     ServerBatch& batch = batches_[shard.server];
     batch.body.add_handles(push.variable.handle(s));
@@ -75,7 +82,7 @@ std::vector<ServerRequest> ShardedPush::make_requests(const PushOptions& options
     if (!batch.by_rows) batch.body.clear_rows();
     requests.push_back({server, make_message(batch.body, pack(batch.tensors))});
   }
-  batches_.clear();  // small values were copied; a caller that waits need not keep them
+  batches_.clear();  // the requests hold what is still needed
   return requests;
 }
 

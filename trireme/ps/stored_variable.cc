@@ -15,6 +15,17 @@
 #include "trireme/ps/packing.h"
 #include "trireme/tensor/buffer_pool.h"
 
+// A shard and its records of pushes change together, under one lock. apply() takes the lock for
+// writing, asks the records whether the push is new, changes the contents and records the push
+// before it releases the lock. So a push that arrives a second time, from a retry or from another
+// worker that ran the same closure, always finds either both the change and the record or neither.
+//
+// Pulls of large variables send a snapshot instead of the contents, because sending takes long and
+// must neither block updates nor see half of one. Readers hold the lock for reading while they
+// copy. Under it, snapshot_mutex_ lets concurrent pulls make one copy after the other, so that the
+// later ones find the copy of the first. The number of writes tells whether a kept snapshot is
+// still current; operators of sessions also write to hosted variables, without calling apply(), so
+// dropping the snapshot in apply() would not be enough.
 namespace trireme {
 
 using internal::TensorShape;
@@ -35,13 +46,14 @@ absl::Status StoredVariable::check_ids(const at::Tensor& ids) const {
   }
   const int64_t rows = tensor.size(0);
   const int64_t* id = static_cast<const int64_t*>(ids.const_data_ptr());
-  // Unsigned, so that one comparison finds both ends.
+  // Negative ids are large as unsigned numbers, so one comparison checks both bounds.
   const int64_t* wrong = std::find_if(id, id + ids.numel(), [rows](int64_t value) {
     return static_cast<uint64_t>(value) >= static_cast<uint64_t>(rows);
   });
   if (wrong == id + ids.numel()) return absl::OkStatus();
   return make_status(ErrorCode::kOutOfRange,
-                     absl::StrCat("there is no row ", *wrong, "; it has ", rows), object());
+                     absl::StrCat("row ", *wrong, " does not exist; it has ", rows, " rows"),
+                     object());
 }
 
 absl::Status StoredVariable::check(const Update& update) {
@@ -53,8 +65,8 @@ absl::Status StoredVariable::check(const Update& update) {
   if (TensorShape::of(update.values) != expected) {
     return make_status(
         ErrorCode::kInvalidArgument,
-        absl::StrCat("an update of ", internal::to_string(TensorShape::of(update.values)),
-                     " where ", internal::to_string(expected), " belongs"),
+        absl::StrCat("the update is ", internal::to_string(TensorShape::of(update.values)),
+                     ", but it must be ", internal::to_string(expected)),
         object());
   }
   if (update.kind != Update::Kind::kGradient) return absl::OkStatus();
@@ -69,7 +81,7 @@ absl::Status StoredVariable::apply(const Update& update, const std::optional<Pus
                                    std::optional<double> lr) {
   WriterLock lock(mutex);
   if (push) {
-    switch (records_.ask(push->writer, push->id)) {
+    switch (records_.classify(push->writer, push->id)) {
       case PushRecords::Verdict::kNew:
         break;
       case PushRecords::Verdict::kRepeated:
@@ -79,13 +91,14 @@ absl::Status StoredVariable::apply(const Update& update, const std::optional<Pus
       case PushRecords::Verdict::kTooMany:
         return make_status(
             ErrorCode::kResourceExhausted,
-            absl::StrCat("what it remembers of pushes takes ", records_.bytes(),
-                         " bytes, its limit; their writers have to raise their watermarks"),
+            absl::StrCat("the push is rejected, since records of earlier pushes take ",
+                         records_.bytes(),
+                         " bytes, the limit; their writers have to raise their watermarks"),
             object());
     }
   }
   drop_snapshot();
-  // The analysis does not see that the lock is held in here, too.
+  // The thread-safety analysis does not see that the lock is held inside the lambda.
   const absl::Status status =
       try_call([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { change(update, lr); });
   if (!status.ok()) return with_origin(status, object());
@@ -130,7 +143,7 @@ void OptimizerState::update(const at::Tensor& parameter, const Update& update,
       rule->update({parameter}, {update.values}, each, step, lr);
     }
   } catch (...) {
-    step.sub_(1);  // a rule refuses before it changes anything
+    step.sub_(1);  // rules throw before they change anything else
     throw;
   }
 }
@@ -150,6 +163,7 @@ bool SnapshotBudget::take(uint64_t bytes) {
   return false;
 }
 
+// If there is an outdated snapshot, its part of the budget passes to the new one.
 at::Tensor StoredVariable::snapshot(const std::shared_ptr<SnapshotBudget>& kept) {
   reads_.fetch_add(1, std::memory_order_relaxed);
   ReaderLock lock(mutex);
@@ -170,7 +184,7 @@ void StoredVariable::drop_snapshot() {
   MutexLock lock(snapshot_mutex_);
   if (!snapshot_.defined()) return;
   snapshot_ = at::Tensor();
-  snapshot_budget_->give_back(tensor.nbytes());
+  snapshot_budget_->release(tensor.nbytes());
 }
 
 absl::StatusOr<bool> StoredVariable::set_optimizer(std::unique_ptr<OptimizerState> optimizer) {
@@ -183,23 +197,23 @@ absl::StatusOr<bool> StoredVariable::set_optimizer(std::unique_ptr<OptimizerStat
   if (has.name() == wanted.name() && has.options() == wanted.options()) return false;
   return make_status(
       ErrorCode::kAlreadyExists,
-      absl::StrCat("it has an optimizer already, ", has.name(),
+      absl::StrCat("it already has an optimizer, ", has.name(),
                    has.name() == wanted.name() ? " with other options" : "",
                    "; delete and create the variable to train it with ", wanted.name()),
       object());
 }
 
-StoredVariable::Numbers StoredVariable::numbers() {
-  Numbers numbers{.reads = reads_.load(std::memory_order_relaxed),
-                  .updates = updates_.load(std::memory_order_relaxed),
-                  .bytes = tensor.nbytes()};
+StoredVariable::Stats StoredVariable::stats() {
+  Stats stats{.reads = reads_.load(std::memory_order_relaxed),
+              .updates = updates_.load(std::memory_order_relaxed),
+              .bytes = tensor.nbytes()};
   ReaderLock lock(mutex);
-  numbers.record_bytes = records_.bytes();
+  stats.record_bytes = records_.bytes();
   if (optimizer_) {
-    numbers.optimizer = optimizer_->rule->name();
-    numbers.state_bytes = optimizer_->slots.size() * tensor.nbytes();
+    stats.optimizer = optimizer_->rule->name();
+    stats.state_bytes = optimizer_->slots.size() * tensor.nbytes();
   }
-  return numbers;
+  return stats;
 }
 
 void StoredVariable::forget_pushes() {

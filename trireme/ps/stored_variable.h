@@ -19,30 +19,34 @@
 
 namespace trireme {
 
-// The optimizer of one variable: the rule and its state, which lies where the variable does.
+// Optimizer of one variable: the update rule and its state. The variable's lock guards it.
 struct OptimizerState {
+  // Allocates the state for a variable.
   OptimizerState(std::shared_ptr<const internal::UpdateRule> rule, const at::Tensor& parameter);
+  // Applies a gradient to `parameter`, at learning rate `rate` if it has a value. Throws if the
+  // rule rejects the gradient; then `parameter`, `slots` and `step` are unchanged.
   void update(const at::Tensor& parameter, const Update& update, std::optional<double> rate);
 
   std::shared_ptr<const internal::UpdateRule> rule;
-  std::vector<at::Tensor> slots;
-  at::Tensor step;  // counts the updates of this variable
-  at::Tensor lr;
+  std::vector<at::Tensor> slots;  // tensors of the rule, such as momentum, in its order
+  at::Tensor step;                // number of updates of this variable
+  at::Tensor lr;                  // learning rate of the last update
 };
 
-// How many bytes of copies a server keeps in case that they are asked for again. Thread-safe.
+// Limits the bytes of snapshots that a server keeps in case they are pulled again. Thread-safe.
 class SnapshotBudget {
  public:
   explicit SnapshotBudget(uint64_t limit) : left_(limit) {}
+  // Reserves bytes. Returns false, and reserves nothing, if that many are not left.
   bool take(uint64_t bytes);
-  void give_back(uint64_t bytes) { left_ += bytes; }
+  void release(uint64_t bytes) { left_ += bytes; }
 
  private:
   std::atomic<uint64_t> left_;
 };
 
-// A variable, or a shard of one, on a server, with what belongs to it: counters, its optimizer's
-// state, and which pushes it has taken. Thread-safe.
+// A variable, or one shard of a variable, on a server, together with its optimizer, its counters
+// and the records of the pushes that it has applied. Thread-safe.
 class StoredVariable final : public HostedVariable {
  public:
   StoredVariable(std::string container, std::string name, at::Tensor tensor, uint64_t handle)
@@ -54,46 +58,55 @@ class StoredVariable final : public HostedVariable {
   const std::string container;
   const uint64_t handle;
 
-  // Whether the update fits: shapes, dtypes, ids, an optimizer for gradients. What this allows
-  // apply() can do, so that a push is refused before anything of it is done.
+  // Returns an error if the update's shape, dtype or row ids do not fit the variable, or if it is a
+  // gradient and the variable has no optimizer. A push checks all its updates before it applies the
+  // first, so that a wrong one changes nothing.
   absl::Status check(const Update& update);
+  // Returns OUT_OF_RANGE if an id is not a row of the variable.
   absl::Status check_ids(const at::Tensor& ids) const;
 
-  // Which push an update belongs to; without one it is done whenever it comes.
+  // The push that an update belongs to.
   struct Push {
     std::shared_ptr<Writer> writer;
     PushId id;
   };
-  // Does it, unless the push was taken before. ABORTED if the push is decided.
+  // Applies an update that check() accepts. If it belongs to a push, it is applied only the first
+  // time; repetitions return OK and change nothing. Returns ABORTED if the push is already decided.
+  // An update without a push is always applied.
   absl::Status apply(const Update& update, const std::optional<Push>& push,
                      std::optional<double> lr);
 
-  // Copies the contents out, or the rows with these ids. Memory for them is at `out`.
+  // Copies the contents to `out`, or the rows with these ids if `ids` is defined.
   void read(const at::Tensor& ids, void* out);
-  // A copy of the contents that nobody changes, shared by all who ask until the next change: it is
-  // made once however many workers pull. It is kept, if `kept` has room for it, until the variable
-  // changes.
+  // Returns a copy of the contents that is never written to. If `kept` has room for the copy, all
+  // callers share it until the variable changes, so that many workers can pull the variable at the
+  // cost of one copy. Otherwise every caller gets a copy of its own.
   at::Tensor snapshot(const std::shared_ptr<SnapshotBudget>& kept);
 
-  // False if it has the same rule with the same options already; that one stays.
+  // Sets the optimizer and returns true. Returns false, and keeps the present optimizer with its
+  // state, if that has the same rule and options. Fails with ALREADY_EXISTS if the present one
+  // differs.
   absl::StatusOr<bool> set_optimizer(std::unique_ptr<OptimizerState> optimizer);
 
-  struct Numbers {
+  struct Stats {
     uint64_t reads = 0, updates = 0;
-    uint64_t bytes = 0;  // of the variable alone
-    uint64_t state_bytes = 0;
-    uint64_t record_bytes = 0;
-    std::string optimizer;
+    uint64_t bytes = 0;         // size of the variable's contents
+    uint64_t state_bytes = 0;   // size of its optimizer's state
+    uint64_t record_bytes = 0;  // size of its records of pushes
+    std::string optimizer;      // name of the rule; empty if it has no optimizer
   };
-  Numbers numbers();
+  Stats stats();
+  // Drops records of pushes that are decided or whose writer has ended.
   void forget_pushes();
 
-  // For errors.
+  // Returns the origin of errors that concern this variable.
   Origin object() const { return {"", "variable '" + name + "'"}; }
 
  private:
+  // Changes the contents.
   void change(const Update& update, std::optional<double> lr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
+  // Drops the kept snapshot. Pulls that are sending it keep it until they are done.
   void drop_snapshot();
 
   std::atomic<uint64_t> reads_ = 0;
@@ -101,8 +114,9 @@ class StoredVariable final : public HostedVariable {
   PushRecords records_ ABSL_GUARDED_BY(mutex);
   std::unique_ptr<OptimizerState> optimizer_ ABSL_GUARDED_BY(mutex);
 
-  // The last copy that was made, held by those who send it, and by us if the budget allows.
-  Mutex snapshot_mutex_;  // taken while the other one is held
+  // The snapshot that is kept; undefined if there is none. snapshot_writes_ is mutex.writes() at
+  // the time of the copy. Lock order: mutex before snapshot_mutex_.
+  Mutex snapshot_mutex_;
   at::Tensor snapshot_ ABSL_GUARDED_BY(snapshot_mutex_);
   uint64_t snapshot_writes_ ABSL_GUARDED_BY(snapshot_mutex_) = 0;
   std::shared_ptr<SnapshotBudget> snapshot_budget_ ABSL_GUARDED_BY(snapshot_mutex_);

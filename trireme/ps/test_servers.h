@@ -14,7 +14,7 @@
 
 namespace trireme {
 
-// Parameter servers in a test's own process.
+// Parameter servers that run in the process of a test.
 class TestServers {
  public:
   explicit TestServers(int count, VariableStoreOptions options = {}) : options_(options) {
@@ -28,6 +28,7 @@ class TestServers {
     for (int i = 0; i < count; ++i) start(i);
   }
 
+  // Starts a server, or restarts it as a new incarnation at the same address.
   void start(int index) {
     servers_[index].reset();
     servers_[index] = value_or_throw(
@@ -49,7 +50,7 @@ class TestServers {
 
   const TaskContext& context(int index) const { return servers_[index]->context(); }
 
-  // Of all servers: "Pull", "Push".
+  // Returns the number of calls of a method, such as "Pull", to all servers together.
   uint64_t calls(const std::string& method) const {
     uint64_t sum = 0;
     for (const auto& server : servers_) {

@@ -6,14 +6,18 @@
 
 namespace trireme {
 
-// One change of one variable: all of it, or the rows with these ids.
+// A change of one variable, or of one shard on its server: of all rows or of the rows in `ids`.
 struct Update {
-  enum class Kind { kAdd, kAssign, kGradient };
+  enum class Kind {
+    kAdd,       // adds `values`
+    kAssign,    // overwrites with `values`
+    kGradient,  // lets the variable's optimizer apply `values` as a gradient
+  };
 
   Kind kind = Kind::kAdd;
-  at::Tensor ids;  // undefined: the whole variable
-  at::Tensor values;
-  ScatteredTensor scattered;  // the bytes of the values, if these are on the meta device
+  at::Tensor ids;             // int64 row ids, which may repeat; undefined for the whole variable
+  at::Tensor values;          // on the meta device if the bytes are in `scattered`
+  ScatteredTensor scattered;  // bytes of the values in the pieces in which they arrived
 };
 
 }  // namespace trireme

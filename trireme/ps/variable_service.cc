@@ -29,16 +29,15 @@ using internal::TensorShape;
 using Variables = std::vector<std::shared_ptr<StoredVariable>>;
 
 constexpr Roles kTrainers = {Role::kChief, Role::kWorker, Role::kClient};
-// Copies of variables that are kept until these change.
-constexpr uint64_t kKeptSnapshots = 256 << 20;
-// More than a call may carry anyway.
+constexpr uint64_t kSnapshotBytes = 256 << 20;  // limit for snapshots that are kept
+// Limit for the tensors of one call; the codec's limit for a message is the same.
 constexpr uint64_t kMostBytes = uint64_t{64} << 30;
 
 absl::Status malformed(const std::string& what) {
   return make_status(ErrorCode::kInvalidArgument, absl::StrCat("malformed request: ", what));
 }
 
-// Sizes from the wire may be anything.
+// Rejects sizes that are negative or whose product overflows: a peer may send anything.
 absl::StatusOr<TensorShape> to_shape(const VariableShape& proto) {
   TRIREME_ASSIGN_OR_RETURN(const c10::ScalarType dtype,
                            dtype_from_wire(static_cast<uint8_t>(proto.dtype())));
@@ -64,20 +63,20 @@ uint64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   return bytes;
 }
 
-// The `rows` field of pulls and pushes: for each variable the number of rows, none if it is meant
-// whole. `carried` is what the message really brought, which bounds what it can mean.
+// Decodes the `rows` field of pulls and pushes: the number of rows of each variable, or nullopt for
+// the whole variable. A message of `carried` bytes cannot have more ids than fit into them.
 template <typename Field>
 absl::StatusOr<std::vector<std::optional<int64_t>>> row_counts(const Field& field, size_t variables,
                                                                uint64_t carried) {
   std::vector<std::optional<int64_t>> counts(variables);
   if (field.empty()) return counts;
   if (static_cast<size_t>(field.size()) != variables) {
-    return malformed(absl::StrCat(field.size(), " numbers of rows for ", variables, " variables"));
+    return malformed(absl::StrCat(field.size(), " row counts for ", variables, " variables"));
   }
   for (size_t i = 0; i < variables; ++i) {
     if (field[i] == 0) continue;
     if (field[i] - 1 > carried / sizeof(int64_t)) {
-      return malformed(absl::StrCat(field[i] - 1, " rows, whose ids it does not carry"));
+      return malformed(absl::StrCat("it names ", field[i] - 1, " rows, but carries fewer ids"));
     }
     counts[i] = field[i] - 1;
   }
@@ -88,7 +87,7 @@ TensorShape ids_of(int64_t count) {
   return {c10::kLong, {count}};
 }
 
-// The shape of that many rows of a variable, or of all of it.
+// Returns the shape of `rows` rows of a variable, or of the whole variable.
 absl::StatusOr<TensorShape> shape_of(const StoredVariable& variable, std::optional<int64_t> rows) {
   TensorShape shape = TensorShape::of(variable.tensor);
   if (!rows) return shape;
@@ -100,16 +99,16 @@ absl::StatusOr<TensorShape> shape_of(const StoredVariable& variable, std::option
   if (__builtin_mul_overflow(shape.bytes(), static_cast<uint64_t>(*rows), &bytes) ||
       bytes > kMostBytes) {
     return make_status(ErrorCode::kResourceExhausted,
-                       absl::StrCat("refused: ", *rows, " of its rows exceed the limit of ",
-                                    kMostBytes, " bytes of a call"),
+                       absl::StrCat("rejected: ", *rows, " of its rows exceed the limit of ",
+                                    kMostBytes, " bytes for a call; use several calls"),
                        variable.object());
   }
   shape.sizes[0] = *rows;
   return shape;
 }
 
-// The same memory, which holds something else as long as anybody uses it.
-at::Tensor holding(const at::Tensor& tensor, std::shared_ptr<void> held) {
+// Returns a tensor with the same memory that keeps `held` alive as long as it is in use.
+at::Tensor tie_lifetime(const at::Tensor& tensor, std::shared_ptr<void> held) {
   return at::from_blob(
       tensor.data_ptr(), tensor.sizes(), [tensor, held = std::move(held)](void*) {},
       tensor.options());
@@ -119,7 +118,7 @@ class VariableService final : public Service {
  public:
   VariableService(TaskContext& context, VariableStoreOptions options)
       : store_(std::make_shared<VariableStore>(options)),
-        pushes_repeated_(context.metrics.counter("ps/pushes_already_decided")),
+        pushes_decided_(context.metrics.counter("ps/pushes_already_decided")),
         pushes_(std::make_shared<ByteBudget>(options.push_bytes,
                                              context.metrics.counter("ps/pushes_held_back"))),
         pulls_(std::make_shared<ByteBudget>(options.pull_bytes,
@@ -150,7 +149,7 @@ class VariableService final : public Service {
   }
 
  private:
-  // What takes long, or may wait for the lock of a variable that is being changed.
+  // Makes a method that runs on the pool: it takes long or may wait for the lock of a variable.
   Method on_pool(const char* name, Roles callers, Repeats repeats,
                  void (VariableService::*body)(ServerCall)) {
     return {name, callers, repeats, [this, body](ServerCall call) {
@@ -168,8 +167,8 @@ class VariableService final : public Service {
     return method;
   }
 
-  // True if whole variables are added to or assigned and nothing else: rows are looked up by their
-  // ids, and optimizers want tensors.
+  // Returns true if a push only adds to or assigns whole variables. Rows and gradients need
+  // contiguous tensors.
   static bool can_apply_pieces(const std::string& body) {
     PushRequest request;
     if (!request.ParseFromString(body)) return false;
@@ -179,6 +178,7 @@ class VariableService final : public Service {
            std::all_of(request.kinds().begin(), request.kinds().end(), is_plain);
   }
 
+  // Makes a method that runs on the thread that received the call.
   template <typename Request, typename Response>
   Method quick(const char* name, Roles callers, Repeats repeats,
                absl::StatusOr<Response> (VariableService::*body)(const Request&)) {
@@ -231,10 +231,10 @@ class VariableService final : public Service {
 
     ServerCall call;
     Variables variables;
-    std::vector<at::Tensor> ids;  // undefined: all
+    std::vector<at::Tensor> ids;  // row ids of each variable; undefined for the whole variable
     std::optional<Packing> packing;
     std::vector<at::Tensor> answer;
-    std::shared_ptr<void> lease;  // of the budget for answers
+    std::shared_ptr<void> lease;  // returns the pull's share of the budget when it is destroyed
   };
 
   void pull(ServerCall call) {
@@ -256,8 +256,8 @@ class VariableService final : public Service {
     internal::for_each_parallel(
         pool_, bytes, [this, pull](size_t i) { read(*pull, i); },
         [pull] {
-          if (pull->lease) {  // until the last byte was sent
-            for (at::Tensor& tensor : pull->answer) tensor = holding(tensor, pull->lease);
+          if (pull->lease) {  // held until the last byte was sent
+            for (at::Tensor& tensor : pull->answer) tensor = tie_lifetime(tensor, pull->lease);
             pull->lease.reset();
           }
           pull->call.respond(make_message(PullResponse(), std::move(pull->answer)));
@@ -275,7 +275,7 @@ class VariableService final : public Service {
       const TensorShape& shape = pull.packing->shapes()[i];
       pull.answer[place] = BufferPool::shared().empty(shape.sizes, shape.dtype);
     } else if (pull.packing->shapes()[i].bytes() == 0) {
-      return;  // it may have no place
+      return;  // there may be no block for it
     }
     variable.read(pull.ids[i], static_cast<char*>(pull.answer[place].data_ptr()) + offset);
   }
@@ -296,7 +296,7 @@ class VariableService final : public Service {
       bytes += shapes.back().bytes();
       if (bytes > kMostBytes) {
         return make_status(ErrorCode::kResourceExhausted,
-                           absl::StrCat("refused: a pull of more than ", kMostBytes,
+                           absl::StrCat("rejected: the pull exceeds the limit of ", kMostBytes,
                                         " bytes; pull the variables in several calls"));
       }
     }
@@ -322,7 +322,7 @@ class VariableService final : public Service {
     std::optional<StoredVariable::Push> id;
     std::optional<double> lr;
     Mutex mutex;
-    absl::Status status ABSL_GUARDED_BY(mutex);  // the first error
+    absl::Status status ABSL_GUARDED_BY(mutex);  // first error of an update
   };
 
   void push(ServerCall call) { change(std::move(call), /*once=*/true); }
@@ -332,7 +332,7 @@ class VariableService final : public Service {
     auto push = std::make_shared<Push>(std::move(call));
     const absl::Status status = prepare(*push, once);
     if (!status.ok()) {
-      if (absl::IsAborted(status)) pushes_repeated_.add();
+      if (absl::IsAborted(status)) pushes_decided_.add();
       push->updates.clear();
       return push->call.respond(status);
     }
@@ -458,17 +458,17 @@ class VariableService final : public Service {
     ListVariablesResponse response;
     uint64_t record_bytes = 0;
     for (const auto& variable : store_->list()) {
-      const StoredVariable::Numbers numbers = variable->numbers();
+      const StoredVariable::Stats stats = variable->stats();
       auto& entry = *response.add_variables();
       entry.set_container(variable->container);
       set_shape(*variable, *entry.mutable_shape());
-      entry.set_bytes(numbers.bytes);
-      entry.set_state_bytes(numbers.state_bytes);
-      entry.set_reads(numbers.reads);
-      entry.set_updates(numbers.updates);
-      entry.set_optimizer(numbers.optimizer);
-      entry.set_record_bytes(numbers.record_bytes);
-      record_bytes += numbers.record_bytes;
+      entry.set_bytes(stats.bytes);
+      entry.set_state_bytes(stats.state_bytes);
+      entry.set_reads(stats.reads);
+      entry.set_updates(stats.updates);
+      entry.set_optimizer(stats.optimizer);
+      entry.set_record_bytes(stats.record_bytes);
+      record_bytes += stats.record_bytes;
     }
     response.set_bytes(store_->bytes());
     response.set_limit(store_->memory_limit());
@@ -480,16 +480,16 @@ class VariableService final : public Service {
   const std::shared_ptr<VariableStore> store_;
   Writers writers_;
   const std::shared_ptr<SnapshotBudget> snapshots_ =
-      std::make_shared<SnapshotBudget>(kKeptSnapshots);
-  Counter& pushes_repeated_;
+      std::make_shared<SnapshotBudget>(kSnapshotBytes);
+  Counter& pushes_decided_;
   const std::shared_ptr<ByteBudget> pushes_, pulls_;
-  ThreadPool pool_;  // the last: its threads use the rest
+  ThreadPool pool_;  // last, so that its threads end before the rest is destroyed
 };
 
 }  // namespace
 
 std::unique_ptr<Service> make_variable_service(TaskContext& context) {
-  // What the machine has, less what the rest of the process needs.
+  // The rest of the memory is for messages, snapshots and the process itself.
   return make_variable_service(context, {.memory_limit = physical_memory() / 10 * 8});
 }
 

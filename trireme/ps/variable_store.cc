@@ -8,6 +8,11 @@
 #include "trireme/base/status.h"
 #include "trireme/tensor/buffer_pool.h"
 
+// mutex_ guards only the two maps, since every call of every step looks up handles under it. Memory
+// is reserved, allocated and filled before the lock is taken, and released after. Two clients may
+// therefore create the same variable at the same time; the one that takes the lock second finds the
+// variable of the first, drops its own and returns the other. Bytes are counted in an atomic, and
+// reserved before the allocation, so that concurrent creations cannot exceed the limit together.
 namespace trireme {
 
 using internal::TensorShape;
@@ -23,19 +28,19 @@ Origin object(const std::string& name) {
 absl::Status VariableStore::no_such_handle(uint64_t handle) {
   return make_status(ErrorCode::kNotFound,
                      absl::StrCat("handle ", handle,
-                                  " means no variable here: it was deleted, or its container "
-                                  "dropped; look it up again by name"));
+                                  " does not refer to a variable of this server: the variable was "
+                                  "deleted, or its container was dropped; look it up by name"));
 }
 
 absl::Status VariableStore::reserve(const std::string& name, uint64_t bytes, const char* what) {
   uint64_t taken = bytes_.load();
   do {
-    // Subtracted, not added: a peer may declare any size.
+    // Subtraction cannot overflow here; `taken + bytes` could, since a peer may declare any size.
     const uint64_t limit = options_.memory_limit;
     if (limit != 0 && (bytes > limit || taken > limit - bytes)) {
       return make_status(
           ErrorCode::kResourceExhausted,
-          absl::StrCat(what, " needs ", bytes, " bytes, ", taken, " of the limit of ", limit,
+          absl::StrCat(what, " needs ", bytes, " bytes, but ", taken, " of the limit of ", limit,
                        " bytes are taken; shard it over more servers or raise the limit"),
           object(name));
     }
@@ -44,8 +49,8 @@ absl::Status VariableStore::reserve(const std::string& name, uint64_t bytes, con
 }
 
 void VariableStore::release(StoredVariable& variable) {
-  const StoredVariable::Numbers numbers = variable.numbers();
-  bytes_ -= numbers.bytes + numbers.state_bytes;
+  const StoredVariable::Stats stats = variable.stats();
+  bytes_ -= stats.bytes + stats.state_bytes;
 }
 
 absl::StatusOr<VariableStore::Created> VariableStore::make(
@@ -54,14 +59,14 @@ absl::StatusOr<VariableStore::Created> VariableStore::make(
   const auto same = [&](const std::shared_ptr<StoredVariable>& found) -> absl::StatusOr<Created> {
     if (TensorShape::of(found->tensor) == shape) return Created{found, false};
     return make_status(ErrorCode::kAlreadyExists,
-                       absl::StrCat("container '", container, "' has one of ",
+                       absl::StrCat("container '", container, "' already has it as ",
                                     internal::to_string(TensorShape::of(found->tensor)),
-                                    ", which cannot be made again as ", internal::to_string(shape)),
+                                    "; it cannot be created again as ", internal::to_string(shape)),
                        object(name));
   };
   if (auto found = lookup(container, name); found.ok()) return same(*found);
 
-  // Memory is taken and filled outside the lock, which the calls of every step need.
+  // Memory is allocated and filled outside the lock, which the calls of every step need.
   const uint64_t bytes = shape.bytes();
   TRIREME_RETURN_IF_ERROR(reserve(name, bytes, "it"));
   absl::StatusOr<at::Tensor> tensor = try_call([&] {
@@ -82,7 +87,7 @@ absl::StatusOr<VariableStore::Created> VariableStore::make(
       by_handle_[slot->handle] = slot;
       return Created{slot, true};
     }
-    other = slot;  // another one was quicker
+    other = slot;  // another call has created it in the meantime
   }
   bytes_ -= bytes;
   return same(other);
@@ -105,8 +110,8 @@ absl::StatusOr<std::shared_ptr<StoredVariable>> VariableStore::lookup(const std:
   }
   return make_status(ErrorCode::kNotFound,
                      absl::StrCat("container '", container,
-                                  "' has no such variable here; was it created, or did the task "
-                                  "start again since?"),
+                                  "' has no such variable on this server; it was never created, "
+                                  "was deleted, or was lost when the server restarted"),
                      object(name));
 }
 
@@ -119,7 +124,7 @@ absl::Status VariableStore::remove(const std::string& container, const std::stri
   TRIREME_ASSIGN_OR_RETURN(const std::shared_ptr<StoredVariable> found, lookup(container, name));
   {
     WriterLock lock(mutex_);
-    if (by_handle_.erase(found->handle) == 0) return absl::OkStatus();  // another one was quicker
+    if (by_handle_.erase(found->handle) == 0) return absl::OkStatus();  // removed by another call
     const auto in = containers_.find(container);
     in->second.erase(name);
     if (in->second.empty()) containers_.erase(in);
@@ -152,7 +157,7 @@ absl::Status VariableStore::set_optimizer(StoredVariable& variable,
                              }));
     return variable.set_optimizer(std::move(state));
   }();
-  if (!set.ok() || !*set) bytes_ -= bytes;  // it had one
+  if (!set.ok() || !*set) bytes_ -= bytes;  // the new state was not needed
   return set.status();
 }
 

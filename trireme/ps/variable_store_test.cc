@@ -21,7 +21,7 @@ std::shared_ptr<StoredVariable> stored(VariableStore& store, const std::string& 
   return value_or_throw(store.lookup("job", name));
 }
 
-TEST(VariableStore, TheFirstToComeInitialises) {
+TEST(VariableStore, TheFirstCreatorInitialises) {
   VariableStore store;
   const auto first = value_or_throw(store.create("job", "w", at::ones({2, 3})));
   const auto second = value_or_throw(store.create("job", "w", at::zeros({2, 3})));
@@ -33,11 +33,11 @@ TEST(VariableStore, TheFirstToComeInitialises) {
   const absl::Status status = store.create("job", "w", at::ones({3})).status();
   EXPECT_EQ(error_code(status), ErrorCode::kAlreadyExists);
   EXPECT_EQ(describe(status),
-            "variable 'w': container 'job' has one of float32 [2, 3], which cannot be made again "
-            "as float32 [3]");
+            "variable 'w': container 'job' already has it as float32 [2, 3]; it cannot be created "
+            "again as float32 [3]");
 }
 
-TEST(VariableStore, KeepsACopy) {
+TEST(VariableStore, CopiesTheInitialValue) {
   VariableStore store;
   at::Tensor mine = at::ones({4});
   const auto variable = value_or_throw(store.create("job", "w", mine));
@@ -45,7 +45,7 @@ TEST(VariableStore, KeepsACopy) {
   EXPECT_TRUE(variable->tensor.equal(at::ones({4})));
 }
 
-TEST(VariableStore, ForgetsVariablesAndContainers) {
+TEST(VariableStore, RemovesVariablesAndContainers) {
   VariableStore store;
   for (const char* name : {"a", "b"}) value_or_throw(store.create("job", name, at::ones({8})));
   value_or_throw(store.create("other", "c", at::ones({8})));
@@ -55,20 +55,20 @@ TEST(VariableStore, ForgetsVariablesAndContainers) {
   EXPECT_EQ(error_code(store.remove("job", "a")), ErrorCode::kNotFound);
   EXPECT_EQ(error_code(store.lookup(std::vector<uint64_t>{handle}).status()), ErrorCode::kNotFound);
   EXPECT_THAT(describe(store.find("job", "a").status()),
-              HasSubstr("variable 'a': container 'job' has no such variable here"));
+              HasSubstr("variable 'a': container 'job' has no such variable on this server"));
   store.drop_container("job");
   EXPECT_FALSE(store.find("job", "b").ok());
   EXPECT_EQ(store.list().size(), 1u);
   EXPECT_EQ(store.bytes(), 32u);
 }
 
-TEST(VariableStore, RefusesBeyondItsLimit) {
+TEST(VariableStore, RejectsVariablesBeyondTheMemoryLimit) {
   VariableStore store({.memory_limit = 100});
   value_or_throw(store.create("job", "a", at::ones({16})));
   const absl::Status status = store.create("job", "b", at::ones({10})).status();
   EXPECT_EQ(error_code(status), ErrorCode::kResourceExhausted);
   EXPECT_EQ(describe(status),
-            "variable 'b': it needs 40 bytes, 64 of the limit of 100 bytes are taken; shard it "
+            "variable 'b': it needs 40 bytes, but 64 of the limit of 100 bytes are taken; shard it "
             "over more servers or raise the limit");
   EXPECT_TRUE(store.create("job", "c", at::ones({9})).ok());
   EXPECT_EQ(error_code(store.set_optimizer(*stored(store, "a"), internal::make_rule("adam", {}))),
@@ -77,7 +77,7 @@ TEST(VariableStore, RefusesBeyondItsLimit) {
   EXPECT_TRUE(store.create("job", "b", at::ones({10})).ok());
 }
 
-TEST(VariableStore, StateOfOptimizersCounts) {
+TEST(VariableStore, CountsTheStateOfOptimizers) {
   VariableStore store;
   value_or_throw(store.create("job", "w", at::ones({8})));
   for (int i = 0; i < 2; ++i) {
@@ -110,7 +110,7 @@ TEST(StoredVariable, AppliesUpdates) {
   EXPECT_TRUE(variable.tensor.equal(expected));
   apply({.kind = Update::Kind::kAssign, .values = at::zeros({3, 2})});
   EXPECT_TRUE(variable.tensor.equal(at::zeros({3, 2})));
-  EXPECT_EQ(variable.numbers().updates, 4u);
+  EXPECT_EQ(variable.stats().updates, 4u);
 
   EXPECT_EQ(error_code(variable.check({.values = at::ones({2, 3})})), ErrorCode::kInvalidArgument);
   EXPECT_EQ(
@@ -121,7 +121,7 @@ TEST(StoredVariable, AppliesUpdates) {
       ErrorCode::kFailedPrecondition);
 }
 
-// Pieces of a tensor's bytes, cut wherever it comes.
+// Returns the bytes of a tensor in pieces of `piece` bytes, which may cut elements.
 ScatteredTensor scatter(const at::Tensor& tensor, size_t piece) {
   const auto bytes = std::make_shared<std::string>(
       static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
@@ -134,7 +134,7 @@ ScatteredTensor scatter(const at::Tensor& tensor, size_t piece) {
   return scattered;
 }
 
-TEST(StoredVariable, AppliesUpdatesFromTheirPieces) {
+TEST(StoredVariable, AppliesUpdatesFromPieces) {
   for (const auto dtype : {at::kFloat, at::kDouble, at::kLong, at::kInt}) {
     for (const size_t piece : {1, 3, 7, 64, 1001}) {
       VariableStore store;
@@ -152,7 +152,8 @@ TEST(StoredVariable, AppliesUpdatesFromTheirPieces) {
   }
 }
 
-// Every update adds the same to every element: a reader that sees two values saw half of one.
+// Every update adds the same number to every element, so a reader that sees two different values
+// has seen half of an update.
 TEST(StoredVariable, ReadersNeverSeeHalfAnUpdate) {
   VariableStore store;
   value_or_throw(store.create("job", "w", at::zeros({1 << 16})));

@@ -40,7 +40,7 @@ VariableUses::VariableUses(const Plan& plan, const std::vector<bool>& on_servers
   }
   for (size_t i = 0; i < plan_.output_variables.size(); ++i) {
     const int64_t variable = plan_.output_variables[i];
-    // An output is read when all else is done.
+    // Outputs are read after the last node.
     if (variable >= 0) touches_[variable].push_back({def_.nodes_size(), Use::kRead});
   }
 }
@@ -66,6 +66,9 @@ bool VariableUses::is_variable(int64_t id, uint32_t variable) const {
   return id >= 0 && value(id).source() == Value::VARIABLE && value(id).index() == variable;
 }
 
+// A write counts as an addition or assignment only if the server can repeat it from the argument
+// alone: the argument has the variable's type, so that nothing is broadcast or converted, and does
+// not share memory with the variable.
 VariableUses::Use VariableUses::use(int index, uint32_t variable, bool writes) const {
   const bool first = is_variable(argument(index, 0), variable);
   if (!writes) return first && row_ids(index) >= 0 ? Use::kReadRows : Use::kRead;
@@ -97,6 +100,8 @@ int VariableUses::row_ids_position(const Node& node) {
   return node.op() == "aten::index_select" ? 2 : 1;
 }
 
+// Values whose memory is written anywhere in the step are excluded: before the pull they could have
+// other contents than at the time of the read.
 bool VariableUses::runs_before_pull(int64_t id, std::set<int>& nodes) const {
   if (writers_.contains(plan_.storages[id])) return false;
   switch (value(id).source()) {
@@ -112,7 +117,7 @@ bool VariableUses::runs_before_pull(int64_t id, std::set<int>& nodes) const {
   }
   const int maker = makers_[id];
   if (maker < 0 || plan_.nodes[maker].writes || plan_.nodes[maker].random) return false;
-  if (!nodes.insert(maker).second) return true;
+  if (!nodes.insert(maker).second) return true;  // was checked before
   bool all = true;
   for (const auto& used : node(maker).arguments()) {
     for_each_value(used, [&](int64_t id) { all = all && runs_before_pull(id, nodes); });
@@ -120,6 +125,10 @@ bool VariableUses::runs_before_pull(int64_t id, std::set<int>& nodes) const {
   return all;
 }
 
+// Walks from the gradient down its additions to the terms. Every value on the way must have one
+// user and must not be an output, since the nodes that make it are dropped. Terms must be gradients
+// of embeddings that are not scaled by the frequency of their ids (argument 4), which depends on
+// all ids together.
 bool VariableUses::is_sum_of_rows(int64_t gradient, uint32_t variable,
                                   std::vector<int>& makers) const {
   std::vector<int64_t> terms = {gradient};

@@ -10,47 +10,49 @@
 
 namespace trireme::internal {
 
-// How the nodes of a step use the variables that live on parameter servers, and what follows from
-// the order of reads and writes. Refers to the plan and to `on_servers`, which have to outlive it.
-// Immutable.
+// Finds out how the nodes of a step use the variables that live on parameter servers, and answers
+// questions about the order of reads and writes. Immutable. The plan and `on_servers` must outlive
+// it.
 class VariableUses {
  public:
   enum class Use {
-    kRead,
-    kReadRows,
-    kAdd,       // of another tensor, without looking at the contents
-    kAssign,    // likewise
-    kGradient,  // given to the variable's optimizer
-    kWrite,     // in any other way
+    kRead,      // reads the contents
+    kReadRows,  // reads only the rows with some ids
+    kAdd,       // adds another tensor, independent of the contents
+    kAssign,    // overwrites with another tensor, independent of the contents
+    kGradient,  // passes a gradient to the variable's optimizer
+    kWrite,     // writes in any other way; may read too
   };
+  // One use of a variable by one node.
   struct Touch {
-    int node;  // the number of nodes for a variable that the step returns
+    int node;  // number of the node; one past the last if the step returns the variable
     Use use;
   };
 
-  // `on_servers`: which of the plan's variables live there.
+  // on_servers[i] is true if variable i of the plan lives on the servers.
   VariableUses(const Plan& plan, const std::vector<bool>& on_servers);
 
-  // Uses of a variable that lives on servers, in the order of the nodes.
+  // Returns the uses of a variable that lives on servers, in the order of the nodes.
   const std::vector<Touch>& touches(uint32_t variable) const { return touches_[variable]; }
 
   const proto::Node& node(int index) const { return def_.nodes(index); }
   bool is_op(int index, const char* name) const { return node(index).op() == name; }
-  // Returns the value that the argument is, or -1 if it is none.
+  // Returns the id of the value that a node has as an argument, or -1 if the argument is not a
+  // value.
   int64_t argument(int index, int position) const;
-  // Returns the factor of the tensor that an addition or subtraction adds.
+  // Returns the factor by which an addition or subtraction multiplies the tensor that it adds.
   double scale(int index) const;
 
-  // Returns the row ids of a node that reads rows of its first argument, or -1 for another node.
+  // Returns the value with the row ids, if the node reads rows of a table, or -1 for other nodes.
   int64_t row_ids(int index) const;
-  // Returns the position of the argument with the ids of a node that reads rows.
+  // Returns the position of the row ids among the arguments of a node that reads rows.
   static int row_ids_position(const proto::Node& node);
 
-  // Collects the nodes that make a value. Returns true if they can as well run before the pull:
-  // they depend on no variable of the servers, write nothing and draw no random number.
+  // Collects the nodes that compute a value. Returns true if they can run before the pull: they do
+  // not depend on variables of the servers, write nothing and draw no random numbers.
   bool runs_before_pull(int64_t id, std::set<int>& nodes) const;
-  // Collects the nodes that make a gradient. Returns true if it is an embedding's or a sum of such,
-  // and if nothing else looks at it on the way.
+  // Collects the nodes that compute a gradient. Returns true if it is the gradient of an embedding,
+  // or a sum of such gradients, and no other node uses it or a term of it.
   bool is_sum_of_rows(int64_t gradient, uint32_t variable, std::vector<int>& makers) const;
   // Returns true if the memory of a value is written by this node or a later one.
   bool is_written_from(int64_t id, int index) const;
@@ -65,10 +67,10 @@ class VariableUses {
   const proto::GraphDef& def_;
   const std::vector<bool>& on_servers_;
 
-  std::vector<std::vector<Touch>> touches_;       // of each variable on servers, in order
-  std::vector<int> makers_;                       // node that makes each value; -1: none does
+  std::vector<std::vector<Touch>> touches_;       // uses of each variable, in the order of nodes
+  std::vector<int> makers_;                       // node that makes each value, or -1
   std::vector<std::vector<int>> users_;           // nodes that use each value
-  std::map<uint32_t, std::vector<int>> writers_;  // of each storage that is written, in order
+  std::map<uint32_t, std::vector<int>> writers_;  // nodes that write to each storage, in order
 };
 
 }  // namespace trireme::internal

@@ -6,6 +6,15 @@
 #include "trireme/base/ids.h"
 #include "trireme/base/status.h"
 
+// The life of an entry: begin() creates it, repetitions that come before the answer add waiters,
+// finish() stores the answer and calls them, and drop_old() removes the entry when its answer is
+// the oldest and a limit is exceeded. A request in flight is in no queue and is never dropped.
+//
+// No request is executed twice, because the cache never forgets that a request was executed: it has
+// either its entry, or a `dropped` id that is at least as high. A whole caller is forgotten only
+// when no repetition of its requests can still be on the way. A restarted server remembers nothing,
+// but it has another incarnation and rejects calls for the former one
+// (IncomingCall::check_prefix).
 namespace trireme::internal {
 namespace {
 
@@ -36,17 +45,17 @@ absl::StatusOr<AnswerCache::Found> AnswerCache::begin(uint64_t caller, uint64_t 
       if (callers_.size() >= limits_.callers) forget_idle_callers(now);
       if (callers_.size() >= limits_.callers) {
         return make_status(ErrorCode::kResourceExhausted,
-                           absl::StrCat("the server remembers requests of ", callers_.size(),
+                           absl::StrCat("the server remembers the requests of ", callers_.size(),
                                         " callers, its limit; try again later"));
       }
       found = callers_.emplace(caller, Caller{.peer = peer}).first;
     }
     Caller& known = found->second;
     if (known.peer != peer) {
-      return make_status(
-          ErrorCode::kPermissionDenied,
-          absl::StrCat("refused: request ", request_id, " of caller ", format_incarnation(caller),
-                       ", which is ", name_of(known.peer), ", was sent by ", name_of(peer)));
+      return make_status(ErrorCode::kPermissionDenied,
+                         absl::StrCat("rejected a request: request ", request_id, " of caller ",
+                                      format_incarnation(caller), ", which is ",
+                                      name_of(known.peer), ", was sent by ", name_of(peer)));
     }
     known.used = now;
     const auto entry = known.entries.find(request_id);
@@ -54,9 +63,8 @@ absl::StatusOr<AnswerCache::Found> AnswerCache::begin(uint64_t caller, uint64_t 
       if (request_id <= known.dropped) {
         return make_status(
             ErrorCode::kAborted,
-            absl::StrCat("refused: request ", request_id, " of caller ", format_incarnation(caller),
-                         " is so old that the server no longer knows whether it "
-                         "was done"));
+            absl::StrCat("rejected request ", request_id, " of caller ", format_incarnation(caller),
+                         ": it is so old that the server no longer knows whether it was executed"));
       }
       known.entries.emplace(request_id, Entry{});
       return Found::kNew;
@@ -65,7 +73,7 @@ absl::StatusOr<AnswerCache::Found> AnswerCache::begin(uint64_t caller, uint64_t 
     if (!answer) entry->second.waiters.push_back(std::move(waiter));
   }
   if (answer) waiter(*answer);
-  return Found::kUnderWay;
+  return Found::kRepetition;
 }
 
 void AnswerCache::finish(uint64_t caller, uint64_t request_id, const Answer& answer) {
@@ -112,7 +120,8 @@ void AnswerCache::drop_old(Time now) {
   }
 }
 
-// A caller whose last request is older than any answer is kept: no repetition can be on its way.
+// Answers are kept for longer than any caller retries (AnswerLimits::age). So no repetition of a
+// request of these callers can be on the way.
 void AnswerCache::forget_idle_callers(Time now) {
   for (auto it = callers_.begin(); it != callers_.end();) {
     const Caller& caller = it->second;

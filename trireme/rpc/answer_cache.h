@@ -18,9 +18,12 @@
 
 namespace trireme::internal {
 
-// The answers that a server gave to requests that may be done only once, so that a repetition gets
-// the first answer. A request is (caller, request id); ids of a caller count up. An answer that was
-// dropped leaves a mark: what is not newer is refused rather than done a second time. Thread-safe.
+// Remembers the answers to requests that must be executed only once, so that a repetition gets the
+// first answer. A request is identified by (caller, request id), and the ids of a caller count up.
+// When an answer is dropped, the cache keeps the caller's highest dropped id: a request that is not
+// newer, and whose answer is not there, is rejected rather than executed a second time.
+//
+// Thread-safe. Waiters run without the lock, on the thread that calls begin() or finish().
 class AnswerCache {
  public:
   using Answer = absl::StatusOr<Message>;
@@ -29,46 +32,52 @@ class AnswerCache {
   explicit AnswerCache(const AnswerLimits& limits, const Clock& clock = Clock::real())
       : limits_(limits), clock_(clock) {}
 
-  enum class Found { kNew, kUnderWay };
+  enum class Found {
+    kNew,         // the request must be executed, and finish() called with its answer
+    kRepetition,  // the waiter is called with the first answer, at once or when there is one
+  };
 
-  // kNew: the request has to be done, and finish() called. kUnderWay: the waiter is called with
-  // the first answer, now or once it is there. An error: refused. The peer is who sent it, by its
-  // certificate; a caller's requests come from one peer only.
+  // Registers a request. `peer` is the sender's name by its certificate, "" without one. Returns an
+  // error if the request must be rejected: it is older than a dropped answer, the caller's earlier
+  // requests came from another peer, or there are too many callers.
   absl::StatusOr<Found> begin(uint64_t caller, uint64_t request_id, const std::string& peer,
                               Waiter waiter);
 
-  // Keeps the answer and calls those who wait for it. CANCELLED is not kept: it says that nothing
-  // was done, and a repetition may try again.
+  // Stores the answer of a request that begin() found new, and passes it to the waiters. CANCELLED
+  // is not stored: it says that nothing was executed, so a repetition may be executed.
   void finish(uint64_t caller, uint64_t request_id, const Answer& answer);
 
+  // Returns the number of stored answers.
   size_t answers() const;
 
  private:
   struct Entry {
-    std::shared_ptr<const Answer> answer;  // none while it is under way
-    std::vector<Waiter> waiters;
+    std::shared_ptr<const Answer> answer;  // null while the request is in flight
+    std::vector<Waiter> waiters;           // repetitions that came in the meantime
   };
   struct Caller {
     std::string peer;
-    uint64_t dropped = 0;  // the newest request whose answer was dropped
-    Time used;
-    absl::flat_hash_map<uint64_t, Entry> entries;
+    uint64_t dropped = 0;  // highest id of a request whose answer was dropped
+    Time used;             // time of the last request or answer
+    absl::flat_hash_map<uint64_t, Entry> entries;  // by request id
   };
   struct Kept {
     uint64_t caller;
     uint64_t request_id;
     uint64_t bytes;
-    Time since;
+    Time since;  // time of the answer
   };
 
+  // Drops the oldest answers until all limits are met.
   void drop_old(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Forgets callers without entries whose last request is older than any stored answer.
   void forget_idle_callers(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const AnswerLimits limits_;
   const Clock& clock_;
   mutable Mutex mutex_;
   absl::flat_hash_map<uint64_t, Caller> callers_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Kept> kept_ ABSL_GUARDED_BY(mutex_);  // the oldest first
+  std::deque<Kept> kept_ ABSL_GUARDED_BY(mutex_);  // the stored answers, oldest first
   uint64_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

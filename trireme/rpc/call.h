@@ -13,27 +13,32 @@
 
 namespace trireme {
 
+// Options of one call.
 struct CallOptions {
+  // The call fails with DEADLINE_EXCEEDED if it is not answered by then.
   Time deadline = after(std::chrono::seconds(60));
-  // By when the server must have been heard of, if that is sooner: a call in one frame each way
-  // must have been answered, and of a streamed one the first frame of an answer or a grant must
-  // have come. If the server is lost after that, the connection's own pings detect it.
-  Time first_word = Time::max();
-  // The incarnation that is meant. 0: the one that was there at the last hello.
+  // Time by which the first frame from the server must have arrived, if that is sooner: for a
+  // unary call the answer, for a streamed one the first frame of the answer or a grant. If the
+  // server is lost after that, the connection's own pings detect it.
+  Time first_frame_deadline = Time::max();
+  // Incarnation that the call is meant for; 0 for the one found by the channel's last hello.
   uint64_t incarnation = 0;
-  // The answer may be larger than a frame and is streamed. A call without this flag is cheaper, and
-  // its answer may have at most kMaxFrameBytes.
+  // True if the answer may be larger than kMaxFrameBytes; it is then streamed. A call without this
+  // flag is cheaper, and a larger answer to it is an error.
   bool large_response = false;
-  // Wait until the deadline for a peer that is not up yet, instead of failing at once.
+  // True to wait until the deadline for a server that is not up yet, instead of failing at once.
   bool wait_for_ready = false;
+  // Cancels the call.
   std::stop_token stop = {};
-  // Where the answer's tensors are to lie; none: in new memory. What is there must not be used
-  // before the answer has come, and is anything if that is an error.
+  // Memory for the answer's tensors; null for newly allocated memory. It must not be used before
+  // the call has ended. If the call fails, its contents are undefined.
   Destination into = nullptr;
-  // Repeats the call until the deadline when it may have been lost; none: it fails at once.
+  // Policy by which the call is retried until the deadline if it may have been lost; nullopt for
+  // no retries.
   std::optional<RetryPolicy> retry = std::nullopt;
 };
 
+// The answer of a server, or the reason why there is none.
 using Response = absl::StatusOr<Message>;
 using OnResponse = absl::AnyInvocable<void(Response)>;
 

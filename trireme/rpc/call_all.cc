@@ -10,7 +10,7 @@
 namespace trireme {
 namespace {
 
-// The calls of one fan-out. Their callbacks hold it.
+// Collects the responses of one fan-out. The callbacks of its calls share ownership.
 class FanOut {
  public:
   FanOut(size_t calls, OnResponses done)
@@ -34,7 +34,8 @@ class FanOut {
 
  private:
   CallGroup group_;
-  // Needs no lock: each call has an element of its own, and the last to answer takes them all.
+  // Needs no lock: each call writes its own element, and the last to answer reads them all, which
+  // CallGroup orders after the writes.
   Responses responses_;
   OnResponses done_;  // called by the last response only
 };

@@ -13,20 +13,21 @@ namespace trireme {
 
 // One call of a fan-out.
 struct TargetedCall {
-  Channel* channel = nullptr;  // has to live until the call was started
+  Channel* channel = nullptr;  // must live until call_all() has started the call
   Message request;
   CallOptions options;
 };
 
-// The responses in the order of the calls.
+// The responses, in the order of the calls.
 using Responses = std::vector<Message>;
 using OnResponses = absl::AnyInvocable<void(absl::StatusOr<Responses>)>;
 
-// Calls a method of several tasks at once. Calls back once, when all have answered; the first error
-// to arrive, which names its task, is then the result. Without calls that is at once.
+// Calls a method on several tasks concurrently. Calls `done` once, when all have answered, with
+// their responses or with the first error to arrive, which names its task. If `calls` is empty,
+// calls `done` before it returns.
 void call_all(const std::string& method, std::vector<TargetedCall> calls, OnResponses done);
 
-// Blocks.
+// Does the same, but blocks until all have answered.
 absl::StatusOr<Responses> call_all(const std::string& method, std::vector<TargetedCall> calls);
 
 }  // namespace trireme

@@ -19,8 +19,8 @@ using std::chrono::seconds;
 
 constexpr char kNumber[] = "/test.Test/Number";
 
-// Answers with its number, or with an error if the request says "fail", or not before the test does
-// if it says "hold".
+// Answers with its number, or with an error if the request is "fail". If it is "hold", passes the
+// call to the test, which answers it.
 class NumberedService final : public Service {
  public:
   NumberedService(size_t number, std::promise<ServerCall>& held) : number_(number), held_(held) {}
@@ -55,7 +55,7 @@ class CallAllTest : public testing::Test {
     }
   }
 
-  // One call to each server.
+  // Makes one call to each server.
   std::vector<TargetedCall> calls(const std::vector<std::string>& bodies) const {
     std::vector<TargetedCall> calls;
     for (size_t i = 0; i < bodies.size(); ++i) {
@@ -70,7 +70,7 @@ class CallAllTest : public testing::Test {
   std::vector<std::unique_ptr<Channel>> channels_;
 };
 
-TEST_F(CallAllTest, GivesTheResponsesInTheOrderOfTheCalls) {
+TEST_F(CallAllTest, ReturnsResponsesInTheOrderOfTheCalls) {
   auto result = std::make_shared<std::promise<absl::StatusOr<Responses>>>();
   auto done = std::make_shared<std::atomic<int>>(0);
   call_all(kNumber, calls({"hold", "b", "c"}), [=](absl::StatusOr<Responses> responses) {
@@ -89,14 +89,14 @@ TEST_F(CallAllTest, GivesTheResponsesInTheOrderOfTheCalls) {
   EXPECT_EQ(*done, 1);
 }
 
-TEST_F(CallAllTest, AnErrorIsTheResultAndNamesItsTask) {
+TEST_F(CallAllTest, ReturnsAnErrorThatNamesItsTask) {
   const absl::Status status = call_all(kNumber, calls({"a", "fail", "c"})).status();
   EXPECT_EQ(error_code(status), ErrorCode::kNotFound);
   EXPECT_EQ(error_origin(status).task, "/job:ps/task:1");
   EXPECT_EQ(describe(status), "/job:ps/task:1: no such thing");
 }
 
-TEST_F(CallAllTest, AServerThatIsGoneIsNamed) {
+TEST_F(CallAllTest, NamesAnUnreachableServer) {
   servers_[2].reset();
   const absl::Status status = call_all(kNumber, calls({"a", "b", "c"})).status();
   EXPECT_EQ(error_code(status), ErrorCode::kTaskUnreachable);
@@ -119,7 +119,7 @@ TEST(CallGroup, KeepsTheFirstErrorToArrive) {
   EXPECT_EQ(group.on_answer(absl::AbortedError("second")), absl::NotFoundError("first"));
 }
 
-TEST(CallGroup, EachIsStartedAndWaitedFor) {
+TEST(CallGroup, StartsEachCallAndWaitsForAll) {
   EXPECT_TRUE(call_each_and_wait(0, [](size_t, auto) { FAIL(); }).ok());
   std::vector<std::future<void>> answers;
   std::vector<size_t> started;

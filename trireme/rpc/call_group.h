@@ -11,13 +11,15 @@
 
 namespace trireme {
 
-// Counts the answers of calls that were made at once, and keeps their first error. Thread-safe.
+// Counts the answers of calls that were made concurrently, and keeps their first error.
+// Thread-safe.
 class CallGroup {
  public:
   explicit CallGroup(size_t calls) : left_(calls) {}
 
   // Takes the answer of one call. Returns nullopt until all have answered, then the first error to
-  // arrive, or OK. Writes before any of the answers are visible to the thread that gets the result.
+  // arrive, or OK. Memory writes before any of these calls are visible to the thread that gets the
+  // result.
   [[nodiscard]] std::optional<absl::Status> on_answer(absl::Status status);
 
  private:
@@ -26,9 +28,9 @@ class CallGroup {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Makes `calls` calls at once and blocks until all have answered. `start(i, done)` starts one; its
-// answer, a status, goes to `done`, which may also be called before start() returns. Returns the
-// first error to arrive, or OK.
+// Makes `calls` calls concurrently and blocks until all have answered. `start(i, done)` starts one
+// of them and passes its status to `done`, possibly before it returns. Returns the first error to
+// arrive, or OK.
 template <typename Start>
 absl::Status call_each_and_wait(size_t calls, Start&& start) {
   if (calls == 0) return absl::OkStatus();

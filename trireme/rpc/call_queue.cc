@@ -3,6 +3,7 @@
 namespace trireme::internal {
 namespace {
 
+// The queue that a thread polls, and its owner: a process may run several servers.
 struct Served {
   const ServingQueues* of = nullptr;
   grpc::CompletionQueue* queue = nullptr;
@@ -16,7 +17,7 @@ void ServingQueues::open(const std::vector<grpc::CompletionQueue*>& queues) {
   queues_ = queues;
 }
 
-void ServingQueues::belongs_to_this_thread(grpc::CompletionQueue* queue) {
+void ServingQueues::serve_on_this_thread(grpc::CompletionQueue* queue) {
   served = {this, queue};
 }
 

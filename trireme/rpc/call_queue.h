@@ -11,30 +11,33 @@
 
 namespace trireme::internal {
 
-// Where a call's events arrive. The call keeps it until its last event.
+// The completion queue of an outgoing call, which holds this struct until its last event.
 struct CallQueue {
   grpc::CompletionQueue* queue;
-  std::stop_token ends;  // the queue's owner stops: the call is cancelled
-  Gate::Pass pass;
+  std::stop_token ends;  // stops when the queue's owner does; the call is then cancelled
+  Gate::Pass pass;       // keeps the queue open
 };
 
-// The queues of a server's threads, where the server's own calls to others may end as well: the
-// thread that serves then takes in the answers too. With threads of their own for them, the two
-// kinds wake each other all the time, since gRPC lets one thread of a process poll for all. So
-// whoever serves must never wait for an answer. Thread-safe.
+// The queues of a server's threads, on which the server's own calls to other tasks may complete
+// too, so that the threads which serve also receive the answers. With separate threads for both,
+// the two kinds would wake each other all the time, since gRPC lets one thread at a time poll for
+// the whole process. A handler must therefore never block on an answer. Thread-safe.
 class ServingQueues {
  public:
+  // Called by the server when it starts, with one queue for each of its threads.
   void open(const std::vector<grpc::CompletionQueue*>& queues);
-  // The calling thread serves this queue.
-  void belongs_to_this_thread(grpc::CompletionQueue* queue);
-  // For a call: the calling thread's own if it has one here. None while they are not open.
+  // Declares that the calling thread polls `queue`. Its calls then complete on that queue.
+  void serve_on_this_thread(grpc::CompletionQueue* queue);
+  // Returns a queue for a call: the calling thread's own if it serves one here, otherwise the one
+  // that `home` selects. Returns nullopt before open() and after close().
   std::optional<CallQueue> take(unsigned home);
-  // Ends the calls that are left and waits until they are over; the threads must still serve.
+  // Cancels the calls that are left and blocks until they have ended. The server's threads must
+  // still run.
   void close();
 
  private:
   std::stop_source stop_;
-  Gate calls_;
+  Gate calls_;  // holds the calls that use a queue
   Mutex mutex_;
   std::vector<grpc::CompletionQueue*> queues_ ABSL_GUARDED_BY(mutex_);
 };

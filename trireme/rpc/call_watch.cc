@@ -32,7 +32,8 @@ void CallWatch::end() {
 void CallWatch::on_event(bool ok) {
   if (!ok) return;
   const Time now = Clock::real().now();
-  for (WatchedCall* call = first_; call != nullptr; call = call->next_) call->let_go_if_late(now);
+  for (WatchedCall* call = first_; call != nullptr; call = call->next_)
+    call->cancel_if_stalled(now);
   begin();
 }
 

@@ -9,11 +9,11 @@
 
 namespace trireme::internal {
 
-// A call that a watch looks at. Its links belong to the watch.
+// A call that a CallWatch checks periodically.
 class WatchedCall {
  public:
-  // Cancels the call when its caller has sent or taken too little for too long.
-  virtual void let_go_if_late(Time now) = 0;
+  // Cancels the call if its caller has sent or taken too few bytes for too long.
+  virtual void cancel_if_stalled(Time now) = 0;
 
  protected:
   ~WatchedCall() = default;
@@ -21,31 +21,35 @@ class WatchedCall {
  private:
   friend class CallWatch;
 
+  // Links of the watch's list.
   WatchedCall* next_ = nullptr;
   WatchedCall* previous_ = nullptr;
 };
 
-// The calls of one queue of a server, looked at again and again for callers that neither go on nor
-// go away. A timer for each call would cost more than the call.
+// Checks all calls of one queue of a server in each period, and cancels those whose callers have
+// stalled. A timer for each call would cost more than the call. The list of calls has no lock: it
+// belongs to the queue's thread, on which the alarm fires too.
 class CallWatch final : public Tag {
  public:
   CallWatch(grpc::ServerCompletionQueue* queue, Duration period);
 
   grpc::ServerCompletionQueue* queue() const { return queue_; }
 
-  // On the queue's thread only.
+  // Add or remove a call. To be called on the queue's thread only.
   void add(WatchedCall* call);
   void remove(WatchedCall* call);
 
+  // Sets the alarm for the next check, unless the watch has ended.
   void begin();
-  // Before the queue is shut down. Any thread.
+  // Ends the checks. Must be called before the queue is shut down, on any thread.
   void end();
+  // Checks the calls, on the queue's thread.
   void on_event(bool ok) override;
 
  private:
   grpc::ServerCompletionQueue* const queue_;
   const Duration period_;
-  WatchedCall* first_ = nullptr;
+  WatchedCall* first_ = nullptr;  // used on the queue's thread only
   Mutex mutex_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);

@@ -22,12 +22,14 @@ constexpr char kAuthorityKeyFile[] = "authority.key";
 constexpr int kPrivate = 0600;
 constexpr int kReadable = 0644;
 
+// Returns the error for a failed system call, by errno.
 absl::Status cannot(const std::string& what, const fs::path& path) {
   return make_status(ErrorCode::kFailedPrecondition,
                      absl::StrCat("cannot ", what, " ", path.string(), ": ", strerror(errno)));
 }
 
-// Takes the place of the old file in one step: who reads meanwhile sees the one or the other.
+// Replaces a file atomically, so that a concurrent reader sees either the old or the new contents.
+// The file has its mode from the start: a key is never readable by others.
 absl::Status write_file(const fs::path& path, const std::string& text, int mode) {
   const fs::path fresh = path.string() + ".new";
   unlink(fresh.c_str());
@@ -55,6 +57,7 @@ absl::Status make_folder(const fs::path& path) {
   return cannot("make the folder", path);
 }
 
+// Loads the authority of a folder, or creates one if the folder has neither key nor certificate.
 absl::StatusOr<CertificateAuthority> authority_of(const fs::path& folder) {
   const fs::path certificate = folder / kAuthorityFile, key = folder / kAuthorityKeyFile;
   if (!fs::exists(certificate) && !fs::exists(key)) {
@@ -69,6 +72,8 @@ absl::StatusOr<CertificateAuthority> authority_of(const fs::path& folder) {
   return CertificateAuthority::from_pem(std::move(own));
 }
 
+// Issues a certificate and writes the three files of a peer. The key is written before the
+// certificate, as docs/security.md asks of anyone who renews a certificate.
 absl::Status write_pair(const fs::path& folder, const CertificateAuthority& authority,
                         const CertificateSubject& subject, const CertificateValidity& validity) {
   TRIREME_ASSIGN_OR_RETURN(const KeyAndCertificate pair, authority.issue(subject, validity));

@@ -15,6 +15,7 @@
 namespace trireme {
 namespace {
 
+// Deleters that make OpenSSL's objects fit into unique_ptr.
 template <auto kFree>
 struct Free {
   template <typename T>
@@ -28,6 +29,7 @@ using Certificate = std::unique_ptr<X509, Free<X509_free>>;
 using Extension = std::unique_ptr<X509_EXTENSION, Free<X509_EXTENSION_free>>;
 using Names = std::unique_ptr<GENERAL_NAMES, Free<GENERAL_NAMES_free>>;
 
+// Returns an error with OpenSSL's reason for an operation that should not fail.
 absl::Status failed(const std::string& what) {
   char reason[256] = "";
   ERR_error_string_n(ERR_get_error(), reason, sizeof(reason));
@@ -35,6 +37,7 @@ absl::Status failed(const std::string& what) {
   return make_status(ErrorCode::kInternal, absl::StrCat("OpenSSL could not ", what, ": ", reason));
 }
 
+// Returns an error about what the user supplied. OpenSSL's own reason would not help.
 absl::Status unreadable(const std::string& what) {
   ERR_clear_error();
   return make_status(ErrorCode::kInvalidArgument, what);
@@ -44,7 +47,7 @@ Bio reader_of(const std::string& text) {
   return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
-// A file may hold a key that needs a passphrase; nobody is there to be asked for it.
+// Makes OpenSSL fail for a key with a passphrase. By default it would ask on the terminal.
 int no_passphrase(char*, int, int, void*) {
   return 0;
 }
@@ -107,21 +110,22 @@ bool add_alternative_names(X509* certificate, const CertificateSubject& subject)
                                           : add_name(names.get(), GEN_DNS, host);
     if (!added) return false;
   }
-  ERR_clear_error();  // of hosts that are no addresses
+  ERR_clear_error();  // a2i_IPADDRESS() leaves an error for each host that is not an address
   return X509_add1_ext_i2d(certificate, NID_subject_alt_name, names.get(), 0, 0) == 1;
 }
 
+// Sets a random serial number, so that certificates issued at different times never share one.
 bool set_serial_number(X509* certificate) {
   unsigned char bytes[16];
   if (RAND_bytes(bytes, sizeof(bytes)) != 1) return false;
-  bytes[0] &= 0x7f;
+  bytes[0] &= 0x7f;  // serial numbers are positive
   BIGNUM* number = BN_bin2bn(bytes, sizeof(bytes), nullptr);
   const bool set = BN_to_ASN1_INTEGER(number, X509_get_serialNumber(certificate)) != nullptr;
   BN_free(number);
   return set;
 }
 
-// Everything that a certificate has whoever signs it.
+// Sets the fields that do not depend on the issuer.
 bool fill_in(X509* certificate, EVP_PKEY* key, const std::string& common_name,
              const CertificateValidity& validity) {
   X509_NAME* name = X509_get_subject_name(certificate);
@@ -158,7 +162,7 @@ absl::StatusOr<CertificateAuthority> CertificateAuthority::make(
 absl::StatusOr<CertificateAuthority> CertificateAuthority::from_pem(KeyAndCertificate own) {
   TRIREME_RETURN_IF_ERROR(inspect_certificate(own).status());
   if (X509_check_ca(parse_certificate(own.certificate).get()) == 0) {
-    return unreadable("the certificate is not one of an authority");
+    return unreadable("the certificate is not that of an authority");
   }
   return CertificateAuthority(std::move(own));
 }
@@ -185,16 +189,16 @@ absl::StatusOr<KeyAndCertificate> CertificateAuthority::issue(
 
 absl::StatusOr<CertificateFacts> inspect_certificate(const KeyAndCertificate& pair) {
   const Certificate certificate = parse_certificate(pair.certificate);
-  if (!certificate) return unreadable("the certificate is no PEM of an X.509 certificate");
+  if (!certificate) return unreadable("the certificate is not a valid X.509 certificate in PEM");
   const Key key = parse_key(pair.key);
-  if (!key) return unreadable("the key is no PEM of a private key without a passphrase");
+  if (!key) return unreadable("the key is not a valid private key in PEM without a passphrase");
   if (X509_check_private_key(certificate.get(), key.get()) != 1) {
     return unreadable("the key and the certificate do not belong together");
   }
   CertificateFacts facts;
   tm until = {};
   if (!ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &until)) {
-    return unreadable("the certificate does not say until when it is valid");
+    return unreadable("the certificate has no valid expiry time");
   }
   facts.until = std::chrono::system_clock::from_time_t(timegm(&until));
   const Names names(static_cast<GENERAL_NAMES*>(

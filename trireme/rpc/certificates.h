@@ -7,23 +7,24 @@
 #include "absl/status/statusor.h"
 #include "trireme/cluster/cluster_spec.h"
 
-// Certificates as Trireme's peers use them, made and read with OpenSSL's libcrypto. For clusters
-// that have no authority of their own; docs/security.md tells how to use another one.
+// Creates and reads the certificates of Trireme's peers, with OpenSSL's libcrypto. For clusters
+// without an authority of their own. docs/security.md describes how to use another authority.
 namespace trireme {
 
 struct KeyAndCertificate {
-  std::string key;          // PEM
-  std::string certificate;  // PEM
+  std::string key;          // PEM text
+  std::string certificate;  // PEM text
 };
 
-// Whom a certificate is for.
+// The peer that a certificate is issued to.
 struct CertificateSubject {
-  std::string uri;                 // who it is: rpc/peer.h
-  std::vector<std::string> hosts;  // where it runs, for tools of others; names or addresses
+  std::string uri;                 // the peer's URI (rpc/peer.h)
+  std::vector<std::string> hosts;  // its host names or addresses, which Trireme does not check
 };
 
+// The time in which a certificate is valid, relative to now.
 struct CertificateValidity {
-  // Counted from now. It begins in the past, so that a clock that is slow by hours does no harm.
+  // Begins in the past, so that a clock which is slow by hours does no harm.
   std::chrono::seconds from = -std::chrono::hours(24);
   std::chrono::seconds until = std::chrono::hours(24 * 365);
 };
@@ -31,11 +32,15 @@ struct CertificateValidity {
 // Signs certificates. Not thread-safe.
 class CertificateAuthority {
  public:
+  // Creates an authority with a new key, valid for ten years by default.
   static absl::StatusOr<CertificateAuthority> make(const CertificateValidity& validity = {
                                                        .until = std::chrono::hours(24 * 3650)});
+  // Loads an existing authority. Fails if the certificate is not that of an authority.
   static absl::StatusOr<CertificateAuthority> from_pem(KeyAndCertificate own);
 
+  // Returns the authority's own key and certificate.
   const KeyAndCertificate& own() const { return own_; }
+  // Creates a key and a certificate for `subject`, signed by this authority.
   absl::StatusOr<KeyAndCertificate> issue(const CertificateSubject& subject,
                                           const CertificateValidity& validity = {}) const;
 
@@ -45,23 +50,24 @@ class CertificateAuthority {
   KeyAndCertificate own_;
 };
 
+// The contents of a certificate that Trireme uses.
 struct CertificateFacts {
-  std::vector<std::string> uris;  // among its alternative names
-  std::chrono::system_clock::time_point until;
+  std::vector<std::string> uris;                // URIs among its alternative names
+  std::chrono::system_clock::time_point until;  // time of its expiry
 };
 
-// Reads the first certificate; fails unless it and the key belong together.
+// Reads the first certificate of `pair`. Fails if the key does not belong to it.
 absl::StatusOr<CertificateFacts> inspect_certificate(const KeyAndCertificate& pair);
 
-// A folder of certificates for a cluster:
+// Writes the certificates of a cluster into a folder:
 //
-//   authority.key           signs; stays where it is and is given to no server
-//   ca.pem                  what every peer trusts
-//   worker-0/, ps-0/, …     each has ca.pem, certificate.pem and key.pem of one task
-//   client/                 the same for programs that are no task
+//   authority.key           the authority's key; signs certificates and is given to no server
+//   ca.pem                  the authority's certificate, which every peer trusts
+//   worker-0/, ps-0/, …     ca.pem, certificate.pem and key.pem of one task
+//   client/                 the same three files for client programs
 //
-// If the folder has an authority already it is used again and every certificate is replaced: that
-// is how they are renewed. Returns the folders written, by name.
+// If the folder has an authority already, it is kept and all other certificates are replaced. This
+// renews them. Returns the names of the subfolders.
 absl::StatusOr<std::vector<std::string>> write_certificates(
     const std::string& folder, const ClusterSpec& spec, const CertificateValidity& validity = {});
 
@@ -70,7 +76,7 @@ inline constexpr char kCertificateFile[] = "certificate.pem";
 inline constexpr char kKeyFile[] = "key.pem";
 inline constexpr char kClientFolder[] = "client";
 
-// The name of a task's folder: "worker-0".
+// Returns the name of a task's subfolder: "worker-0".
 std::string certificate_folder(const TaskId& task);
 
 }  // namespace trireme

@@ -18,7 +18,7 @@ using std::chrono::hours;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-TEST(Peer, RolesAndTasksAreReadFromUris) {
+TEST(Peer, ParsesRolesAndTasksFromUris) {
   EXPECT_EQ(Peer::from_uri("trireme://worker/12"), (Peer{Role::kWorker, "/job:worker/task:12"}));
   EXPECT_EQ(Peer::from_uri("trireme://client"), (Peer{Role::kClient, "client"}));
   EXPECT_EQ(Peer::from_uri("trireme://client/ada@lab"), (Peer{Role::kClient, "client ada@lab"}));
@@ -33,7 +33,7 @@ TEST(Peer, RolesAndTasksAreReadFromUris) {
   EXPECT_THROW(Peer::uri_of({"master", 0}), Error);
 }
 
-TEST(Roles, SayWhatTheyContain) {
+TEST(Roles, ContainAndListTheirRoles) {
   constexpr Roles kSome = {Role::kChief, Role::kClient};
   EXPECT_TRUE(kSome.contains(Role::kClient));
   EXPECT_FALSE(kSome.contains(Role::kWorker));
@@ -41,7 +41,7 @@ TEST(Roles, SayWhatTheyContain) {
   EXPECT_EQ(Roles::all().to_string(), "chief, worker, ps, evaluator, client");
 }
 
-TEST(Certificates, TellWhomTheyAreFor) {
+TEST(Certificates, HaveTheUriAndExpiryOfTheSubject) {
   const auto authority = value_or_throw(CertificateAuthority::make());
   const auto pair = value_or_throw(
       authority.issue({"trireme://ps/1", {"10.0.0.1", "host.example"}}, {.until = hours(10)}));
@@ -56,10 +56,10 @@ TEST(Certificates, TellWhomTheyAreFor) {
               HasSubstr("do not belong together"));
   EXPECT_FALSE(inspect_certificate({pair.key, "nothing"}).ok());
   EXPECT_FALSE(inspect_certificate({"nothing", pair.certificate}).ok());
-  EXPECT_FALSE(CertificateAuthority::from_pem(pair).ok()) << "a task is no authority";
+  EXPECT_FALSE(CertificateAuthority::from_pem(pair).ok()) << "a task is not an authority";
 }
 
-TEST(Certificates, AFolderHoldsOnesForEveryTaskAndForClients) {
+TEST(Certificates, AFolderHasCertificatesOfEveryTaskAndOfClients) {
   const TemporaryFolder folder;
   const ClusterSpec spec{{"worker", {"a:1", "b:1"}}, {"ps", {"[::1]:2"}}};
   EXPECT_THAT(value_or_throw(write_certificates(folder.path(), spec)),
@@ -75,7 +75,7 @@ TEST(Certificates, AFolderHoldsOnesForEveryTaskAndForClients) {
   EXPECT_TRUE(worker.check_bind("0.0.0.0:0").ok());
   const auto client = value_or_throw(Credentials::from_folder(folder.path(), std::nullopt));
   EXPECT_EQ(client.identity()->role, Role::kClient);
-  // A task's folder alone, as it is copied to the task's host.
+  // A task's folder can be used alone, as it is copied to the task's host.
   const std::string own = folder.path() + "/worker-0";
   EXPECT_TRUE(Credentials::from_folder(own, TaskId{"worker", 0}).ok());
   EXPECT_THAT(describe(Credentials::from_folder(own, TaskId{"worker", 1}).status()),
@@ -84,7 +84,7 @@ TEST(Certificates, AFolderHoldsOnesForEveryTaskAndForClients) {
               HasSubstr("ps-5/ca.pem: No such file"));
 }
 
-TEST(Certificates, AgainRenewsThemUnderTheSameAuthority) {
+TEST(Certificates, WritingAgainRenewsThemUnderTheSameAuthority) {
   const TemporaryFolder folder;
   const ClusterSpec spec{{"worker", {"a:1"}}};
   throw_if_error(write_certificates(folder.path(), spec).status());
@@ -98,7 +98,7 @@ TEST(Certificates, AgainRenewsThemUnderTheSameAuthority) {
               HasSubstr("authority.key: No such file"));
 }
 
-TEST(Credentials, SayWhatIsWrongWithACertificate) {
+TEST(Credentials, ErrorsSayWhatIsWrongWithACertificate) {
   const TemporaryFolder folder;
   const auto authority = value_or_throw(CertificateAuthority::make());
   const auto write = [&](const KeyAndCertificate& pair) {

@@ -20,9 +20,22 @@
 #include "trireme/rpc/outgoing_call.h"
 #include "trireme/rpc/retrying_call.h"
 
+// A call takes one of three paths:
+//
+// - An asynchronous call without retries and faults starts an OutgoingCall on a queue of the
+//   calling server or of a CompletionLoop.
+// - A blocking call starts it on a queue that belongs to the calling thread, and polls that queue
+//   itself (call_in_place). This saves waking another thread. With a retry policy the first attempt
+//   is made in this way.
+// - All others are layers of callbacks around OutgoingCall (call_with_retries_or_faults). If there
+//   is a retry policy, a RetryingCall makes attempts. If there is a FaultInjector, each attempt
+//   passes through a FaultyCall. Blocking calls with large answers may come here too.
+//
+// All attempts of a call carry the same request id, by which a server recognizes a repetition.
 namespace trireme {
 namespace {
 
+// Returns the identity under which this process calls if it is not a server.
 uint64_t process_incarnation() {
   static const uint64_t incarnation = new_incarnation();
   return incarnation;
@@ -33,6 +46,7 @@ uint64_t next_request_id() {
   return ++last;
 }
 
+// Spreads channels over the completion loops.
 unsigned next_home() {
   static std::atomic<unsigned> last = 0;
   return last++;
@@ -42,12 +56,14 @@ std::shared_ptr<grpc::Channel> make_grpc_channel(const ChannelOptions& options) 
   internal::prepare_grpc();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // One connection per channel, so that who holds a channel knows what it holds.
+  // Each channel has a connection of its own, which ends with it. By default gRPC shares one among
+  // channels to the same address, and with it the connection's flow-control window.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // A task that is started again is found again soon; gRPC's default waits up to two minutes.
+  // A restarted task is found again soon. By default gRPC backs off up to two minutes.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // What gRPC calls so is how long one attempt may take, handshake and all. A thousand peers that
-  // come at once wait for each other's handshakes: those of whoever gives up would be for nothing.
+  // Despite its name this is the time limit of one attempt, including the handshake. When a
+  // thousand peers connect at once, their handshakes queue up at the server. With a short limit
+  // many would give up, and the work on their handshakes would be lost.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
@@ -64,8 +80,9 @@ struct Channel::State : std::enable_shared_from_this<State> {
   ChannelOptions options;
   internal::Target target;
   std::atomic<uint64_t> incarnation = 0;
-  const unsigned home = next_home();  // where its calls are completed
+  const unsigned home = next_home();  // selects the queue on which its calls complete
 
+  // Returns the queue for an asynchronous call.
   internal::CallQueue queue() const {
     if (options.serving != nullptr) {
       if (auto serving = options.serving->take(home)) return *std::move(serving);
@@ -74,15 +91,15 @@ struct Channel::State : std::enable_shared_from_this<State> {
   }
 
   Prefix prefix(const std::string& method, const CallOptions& call) const {
-    // A hello asks whoever is there now.
+    // A hello is meant for any incarnation.
     const uint64_t known = method == kHelloMethod ? 0 : incarnation.load();
     return {.request_id = next_request_id(),
             .sender = options.caller,
             .receiver = call.incarnation != 0 ? call.incarnation : known};
   }
 
-  void call_patiently(const std::string& method, Message request, const Prefix& prefix,
-                      const CallOptions& options, OnResponse on_response);
+  void call_with_retries_or_faults(const std::string& method, Message request, const Prefix& prefix,
+                                   const CallOptions& options, OnResponse on_response);
   Response call_in_place(const std::string& method, Message request, const Prefix& prefix,
                          const CallOptions& options);
 };
@@ -124,17 +141,16 @@ void Channel::remember(const Hello& hello) {
   state_->incarnation = hello.incarnation;
 }
 
-// The way of calls that are retried or hurt. All attempts carry the same request id, by which the
-// server knows a repetition.
-void Channel::State::call_patiently(const std::string& method, Message request,
-                                    const Prefix& prefix, const CallOptions& options,
-                                    OnResponse on_response) {
+// An injected cut uses the call's stop token, so it has no effect on calls that have their own.
+void Channel::State::call_with_retries_or_faults(const std::string& method, Message request,
+                                                 const Prefix& prefix, const CallOptions& options,
+                                                 OnResponse on_response) {
   auto shared = std::make_shared<const Message>(std::move(request));
   internal::Attempt attempt = [self = shared_from_this(), method, shared, options, prefix](
-                                  Time first_word, OnResponse done) {
+                                  Time first_frame_deadline, OnResponse done) {
     internal::Send send = [=](std::stop_token cut, OnResponse then) {
       CallOptions once = options;
-      once.first_word = first_word;
+      once.first_frame_deadline = first_frame_deadline;
       if (!once.stop.stop_possible()) once.stop = cut;
       internal::OutgoingCall::start(self->target, method, prefix, *shared, once, self->queue(),
                                     std::move(then));
@@ -142,7 +158,7 @@ void Channel::State::call_patiently(const std::string& method, Message request,
     const auto& faults = self->options.faults;
     const Fault fault = faults ? faults->decide(method, self->options.task) : Fault();
     if (!faults) return send({}, std::move(done));
-    internal::send_with_fault(faults, fault, std::min(first_word, options.deadline),
+    internal::send_with_fault(faults, fault, std::min(first_frame_deadline, options.deadline),
                               std::move(send), std::move(done));
   };
   if (options.retry) {
@@ -155,15 +171,16 @@ void Channel::State::call_patiently(const std::string& method, Message request,
 void Channel::call(const std::string& method, Message request, const CallOptions& options,
                    OnResponse on_response) {
   if (options.retry || state_->options.faults) {
-    return state_->call_patiently(method, std::move(request), state_->prefix(method, options),
-                                  options, std::move(on_response));
+    return state_->call_with_retries_or_faults(method, std::move(request),
+                                               state_->prefix(method, options), options,
+                                               std::move(on_response));
   }
   internal::OutgoingCall::start(state_->target, method, state_->prefix(method, options),
                                 std::move(request), options, state_->queue(),
                                 std::move(on_response));
 }
 
-// The calling thread drives the call.
+// The calling thread polls for the events of the call.
 Response Channel::State::call_in_place(const std::string& method, Message request,
                                        const Prefix& prefix, const CallOptions& options) {
   grpc::CompletionQueue& queue = internal::CompletionLoop::of_this_thread();
@@ -177,26 +194,28 @@ Response Channel::State::call_in_place(const std::string& method, Message reques
 
 Response Channel::call(const std::string& method, Message request, const CallOptions& options) {
   const Prefix prefix = state_->prefix(method, options);
-  // In gRPC one thread polls for the whole process, and once there is a loop it is that one: it
-  // reads what arrives. To hand each frame over to this thread costs a large answer a third of its
-  // speed. With TLS it does not: then one thread decrypts while the other copies.
+  // gRPC lets one thread at a time poll for the whole process. Once there is a CompletionLoop, its
+  // thread polls, and it would hand each frame of the answer over to this thread, which costs a
+  // large answer a third of its speed. So such a call completes on the loop. With TLS the hand-over
+  // pays: one thread decrypts while the other copies.
   const bool on_loop =
       options.large_response && !state_->target.secure && internal::CompletionLoop::any();
   if (!state_->options.faults && !on_loop) {
     if (!options.retry) {
       return state_->call_in_place(method, std::move(request), prefix, options);
     }
-    // Most calls need one attempt only.
+    // Most calls need one attempt only, so the first is made in place.
     CallOptions once = options;
-    once.first_word = after(options.retry->attempt_time);
+    once.first_frame_deadline = after(options.retry->attempt_time);
     Response response = state_->call_in_place(method, request, prefix, once);
-    if (response.ok() || !internal::may_be_lost(response.status()) ||
+    if (response.ok() || !internal::is_retryable(response.status()) ||
         options.stop.stop_requested() || Clock::real().now() >= options.deadline) {
       return response;
     }
   }
   return call_and_wait<Response>([&](OnResponse done) {
-    state_->call_patiently(method, std::move(request), prefix, options, std::move(done));
+    state_->call_with_retries_or_faults(method, std::move(request), prefix, options,
+                                        std::move(done));
   });
 }
 

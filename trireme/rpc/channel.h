@@ -20,60 +20,70 @@ class FaultInjector;  // rpc/fault_injector.h
 
 inline constexpr char kHelloMethod[] = "/trireme.Hello/Hello";
 
+// Options of a Channel.
 struct ChannelOptions {
-  std::string address;
-  std::string task;     // who is meant to be there; empty: whoever is
-  uint64_t caller = 0;  // incarnation of the server or program that calls; 0: this process's own
-  std::string caller_task;
+  std::string address;      // host:port of the server
+  std::string task;         // task that is expected at the address; empty for any
+  uint64_t caller = 0;      // incarnation of the calling server; 0 for one of this process
+  std::string caller_task;  // task of the calling server; empty for a client program
   Credentials credentials = Credentials::loopback();
-  MessageLimits limits;
-  // What its calls suffer; none: nothing.
+  MessageLimits limits;  // limits of an answer
+  // Faults injected into calls; null for none.
   std::shared_ptr<FaultInjector> faults = nullptr;
-  // Of the server that calls: its threads take in the answers. None: threads of the process do.
+  // Queues of the calling server, whose threads then receive the answers. Null to use threads that
+  // the process shares (internal::CompletionLoop).
   std::shared_ptr<internal::ServingQueues> serving = nullptr;
 };
 
-// Who is at the other end.
+// A server's answer to a hello.
 struct Hello {
   std::string task;
-  uint64_t incarnation = 0;
-  std::string release;
+  uint64_t incarnation = 0;  // identity of this start of the task
+  std::string release;       // its version of Trireme
   int64_t pid = 0;
 };
 
 namespace internal {
 
-// The question and the answer of a hello.
+// Makes the request of a hello, and parses its answer.
 Message hello_request(const ChannelOptions& options);
 absl::StatusOr<Hello> read_hello(const absl::StatusOr<Message>& answer);
 
 }  // namespace internal
 
 // A connection to one server, made at the first call and again after it broke. Errors name the
-// task, its address and the method; those of the transport are TASK_UNREACHABLE, and calls to a
-// task that was started again are refused by it with INCARNATION_CHANGED. Thread-safe.
+// task, its address and the method. Errors of the transport are TASK_UNREACHABLE. A task that was
+// restarted rejects calls that are meant for its former incarnation with INCARNATION_CHANGED.
+// Thread-safe. Example:
+//
+//   Channel channel({.address = "10.0.0.1:2222", .task = "/job:ps/task:0"});
+//   TRIREME_RETURN_IF_ERROR(channel.hello(after(std::chrono::seconds(10))).status());
+//   Response answer = channel.call("/trireme.Service/Method", make_message(request));
 class Channel {
  public:
   explicit Channel(ChannelOptions options);
-  ~Channel();  // calls under way go on and hold what they need
+  // Does not wait. Calls in flight go on and keep what they need.
+  ~Channel();
 
-  // Asks who is there, checks that it is who was meant, and remembers the incarnation: from then on
-  // calls are meant for it. Blocks until the deadline.
+  // Asks which task and incarnation is at the address, fails if it is not the expected task, and
+  // remembers the incarnation (see remember). Blocks until the deadline at most.
   absl::StatusOr<Hello> hello(Time deadline);
-  // From now on calls are meant for the incarnation that answered.
+  // Addresses later calls to the incarnation in `hello`.
   void remember(const Hello& hello);
 
-  // Calls back exactly once, on a thread that serves many calls: it must not block.
+  // Calls a method. Calls back exactly once, usually on a thread that serves many calls, so
+  // `on_response` must not block.
   void call(const std::string& method, Message request, const CallOptions& options,
             OnResponse on_response);
 
-  // Blocks. The calling thread itself drives the call: no other thread has to wake for it.
+  // Calls a method and blocks until it is answered. In most cases the calling thread itself polls
+  // for the answer, so that no other thread has to wake up.
   Response call(const std::string& method, Message request, const CallOptions& options = {});
 
   const ChannelOptions& options() const;
   const std::string& task() const;
   const std::string& address() const;
-  // Of the last hello; 0 before.
+  // Returns the incarnation found by the last hello; 0 before.
   uint64_t incarnation() const;
 
  private:

@@ -11,7 +11,8 @@
 namespace trireme::internal {
 namespace {
 
-// Ends with its thread. No call is left on it: the thread waits for each that it starts.
+// The queue of one thread, destroyed with it. No call is left on it then, since the thread waits
+// for each call that it starts there.
 struct ThreadQueue {
   grpc::CompletionQueue queue;
   ~ThreadQueue() {
@@ -25,6 +26,7 @@ struct ThreadQueue {
 
 std::atomic<bool> any_loop = false;
 
+// A loop that is created when it is first needed.
 struct Lazy {
   std::once_flag once;
   CompletionLoop* loop = nullptr;
@@ -33,15 +35,16 @@ struct Lazy {
 }  // namespace
 
 CompletionLoop& CompletionLoop::next(unsigned home) {
-  // Two at least, so that answers of two servers are taken in at once. Each is made when first
-  // needed: gRPC lets one thread of a process poll for all, so an idle one delays the others.
+  // There are at least two, so that answers of two servers can be received concurrently. Each is
+  // created when it is first needed: gRPC lets one thread at a time poll for the whole process, so
+  // an idle loop delays the others.
   static const unsigned count = std::max(2, default_rpc_threads());
   static auto* loops = new std::vector<Lazy>(count);
   static std::atomic<unsigned> turn = 0;
   const unsigned threads = static_cast<unsigned>(default_rpc_threads());
   const unsigned offset = threads == 1 ? 0 : turn++ % threads;
   Lazy& chosen = (*loops)[(home + offset) % count];
-  // Never destroyed: calls may be under way while the process ends.
+  // Never destroyed, because calls may be in flight while the process exits.
   std::call_once(chosen.once, [&] {
     chosen.loop = new CompletionLoop;
     any_loop = true;

@@ -8,17 +8,18 @@
 
 namespace trireme::internal {
 
-// A completion queue and the thread that runs it, for calls that call back.
+// A completion queue and the thread that polls it, for asynchronous calls.
 class CompletionLoop {
  public:
-  // Shared by the process: a few threads serve any number of channels. Those with different homes
-  // begin with different threads.
+  // Returns a loop for a call. The process shares a few loops among all channels. Channels with
+  // different homes start at different loops. Thread-safe.
   static CompletionLoop& next(unsigned home = 0);
-  // True once next() has made one.
+  // Returns true once next() has created a loop.
   static bool any();
-  // For calls that block: the calling thread's own queue, which it drives itself.
+  // Returns the calling thread's own queue, which it polls itself, for calls that block.
   static grpc::CompletionQueue& of_this_thread();
-  // Runs one event of that queue. The calls on it have deadlines, so an event always comes.
+  // Blocks for one event of the queue and dispatches it. The calls on the queue have deadlines, so
+  // an event always comes.
   static void run_one(grpc::CompletionQueue& queue);
 
   CompletionLoop();

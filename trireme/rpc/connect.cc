@@ -17,6 +17,15 @@
 #include "trireme/rpc/connection_probe.h"
 #include "trireme/rpc/retrying_call.h"
 
+// Waiting for servers that may not be up yet. gRPC reports only that it could not connect, and with
+// wait_for_ready nothing at all. So two things go on side by side: hellos, which retry until the
+// deadline, and examinations of the servers that have not answered, with connections of our own
+// (connection_probe.h).
+//
+// The first examination comes after 300 ms, later ones with each report. If a diagnosis is final,
+// the next examination follows after another 300 ms, and a second final diagnosis of the same
+// server ends the wait with an error. One is not enough: a server that is being restarted may
+// briefly look like anything.
 namespace trireme {
 namespace {
 
@@ -24,17 +33,20 @@ using internal::Found;
 using internal::Probe;
 using std::chrono::milliseconds;
 
-// A mistake that waiting cannot mend is looked for this soon.
+// Time of the first examination, and between two of a server that is suspected to be unusable.
 constexpr auto kFirstLook = milliseconds(300);
+// Time limit of one examination.
 constexpr auto kProbeTime = milliseconds(1000);
-constexpr size_t kMostTasks = 5;  // that a line or an error names, and that are probed
+// Number of tasks that a log line or an error names, and that are probed.
+constexpr size_t kMostTasks = 5;
 
 std::string name_of(const Channel& channel) {
   return channel.task().empty() ? channel.address()
                                 : absl::StrCat(channel.task(), " (", channel.address(), ")");
 }
 
-// Both sides speak TLS and no connection comes about: only gRPC knows why.
+// Finds out why two sides that both use TLS cannot connect. Only the text of gRPC's error has the
+// reason, so this searches it.
 Diagnosis diagnose_tls(const Channel& channel, Time limit) {
   Channel fresh(channel.options());
   const auto hello = fresh.hello(limit);
@@ -57,8 +69,8 @@ Diagnosis diagnose_tls(const Channel& channel, Time limit) {
         true};
   }
   return {
-      "it ends the TLS handshake: it refuses this side's certificate, which has expired or is "
-      "not signed by the authority (ca.pem) that it trusts; its log tells",
+      "it ends the TLS handshake: it rejects this side's certificate, which has expired or is "
+      "not signed by the authority (ca.pem) that it trusts; see its log",
       true};
 }
 
@@ -79,9 +91,9 @@ Diagnosis diagnose(const Channel& channel, Time limit) {
     case Found::kNoSuchHost:
       return {absl::StrCat("its host name cannot be resolved", system)};
     case Found::kRefused:
-      return {absl::StrCat("nobody listens there", system, "; is the task running?")};
+      return {absl::StrCat("no process listens there", system, "; is the task running?")};
     case Found::kUnreachable:
-      return {absl::StrCat("there is no way to its machine", system)};
+      return {absl::StrCat("there is no route to its machine", system)};
     case Found::kSilent:
       return {
           "no answer; its machine is down, a firewall drops the connection, or the process there "
@@ -95,8 +107,8 @@ Diagnosis diagnose(const Channel& channel, Time limit) {
     case Found::kTls:
       if (secure) return diagnose_tls(channel, limit);
       return {
-          "the server takes certificates only, and this client has none; name the folder of its "
-          "certificates (`certs` in its options, --certs)",
+          "the server requires certificates, and this client has none; name the folder of the "
+          "client's certificates (`certs` in its options, --certs)",
           true};
     case Found::kOther:
       break;
@@ -137,7 +149,9 @@ absl::Status cannot_connect(const Channel& channel, const Diagnosis& diagnosis) 
 
 namespace {
 
-// The calls hold it, so that an answer after the end finds it still there.
+// One wait for a set of servers. The hellos share ownership, so that an answer which comes after
+// the end of the wait still finds it. The channels must outlive the wait. One thread runs it;
+// answers arrive on others.
 class Connecting : public std::enable_shared_from_this<Connecting> {
  public:
   Connecting(std::vector<Channel*> channels, Time deadline, bool logs)
@@ -146,7 +160,7 @@ class Connecting : public std::enable_shared_from_this<Connecting> {
         logs_(logs),
         answers_(channels_.size()) {}
 
-  // Nothing: the deadline has passed.
+  // Returns nullopt if the deadline has passed.
   absl::StatusOr<std::optional<std::vector<Hello>>> run() {
     for (size_t i = 0; i < channels_.size(); ++i) ask(i);
     auto result = wait();
@@ -192,7 +206,7 @@ class Connecting : public std::enable_shared_from_this<Connecting> {
 
   absl::StatusOr<std::optional<std::vector<Hello>>> wait() {
     const Time start = Clock::real().now();
-    // Before the deadline, however near it is: the error then knows the cause.
+    // The first examination comes before even a near deadline, so that the error has a cause.
     Time look = start + std::min<Duration>(kFirstLook, (deadline_ - start) / 2);
     ReportTimes reports(start);
     for (;;) {
@@ -208,7 +222,8 @@ class Connecting : public std::enable_shared_from_this<Connecting> {
     }
   }
 
-  // Nothing: none by then.
+  // Blocks until all have answered or one has failed for good. Returns nullopt if neither happens
+  // by `time`.
   std::optional<absl::StatusOr<std::vector<Hello>>> result_by(Time time) {
     MutexLock lock(mutex_);
     for (;;) {
@@ -217,7 +232,7 @@ class Connecting : public std::enable_shared_from_this<Connecting> {
         if (!answers_[i]) continue;
         if (answers_[i]->ok()) {
           all.push_back(**answers_[i]);
-        } else if (!internal::may_be_lost(answers_[i]->status())) {
+        } else if (!internal::is_retryable(answers_[i]->status())) {
           return with_origin(answers_[i]->status(), {channels_[i]->task(), ""});
         }
       }
@@ -235,8 +250,8 @@ class Connecting : public std::enable_shared_from_this<Connecting> {
     return missing;
   }
 
-  // Asks why each of them is not reached; an error if one never will be. Not at the first word:
-  // a server that is just being started again may look like many things.
+  // Diagnoses the missing servers. Returns an error if the diagnosis of one is final for the second
+  // time in a row.
   absl::Status examine() {
     examined_ = missing();
     diagnoses_ = diagnose_all(examined_, std::min(after(kProbeTime), deadline_));
@@ -254,10 +269,10 @@ class Connecting : public std::enable_shared_from_this<Connecting> {
   const Time deadline_;
   const bool logs_;
   std::stop_source stop_;
-  // The last examination; of the thread that waits.
+  // The last examination. Used by the waiting thread only.
   std::vector<const Channel*> examined_;
-  std::vector<Diagnosis> diagnoses_;
-  std::set<const Channel*> suspected_;  // whose diagnosis was final
+  std::vector<Diagnosis> diagnoses_;    // diagnoses of the first few in examined_
+  std::set<const Channel*> suspected_;  // servers whose diagnosis was final
   Mutex mutex_;
   CondVar changed_;
   std::vector<std::optional<absl::StatusOr<Hello>>> answers_ ABSL_GUARDED_BY(mutex_);

@@ -8,41 +8,44 @@
 
 namespace trireme {
 
-// Says hello to servers, as Channel::hello does, and waits until the deadline for those that are
-// not up yet. After two seconds, and then ever more rarely, one line of the log names those that
-// are waited for and why each does not answer; so does the error at the deadline. What waiting
-// cannot mend ends it at once: certificates that one side has and the other has not, a refused
-// certificate, a role that may not call, another program at the address. Blocks.
+// Says hello to servers, as Channel::hello does, and blocks until all have answered, at most until
+// the deadline. After two seconds, and then in growing intervals, a log line names the servers that
+// are missing and why each does not answer. The error at the deadline does so too. An error that
+// waiting cannot fix ends the wait early: certificates on one side only, a rejected certificate, a
+// role that may not call, another program at the address.
 absl::StatusOr<std::vector<Hello>> connect_all(const std::vector<Channel*>& channels,
                                                Time deadline);
 
-// The same for somebody who tells others about it: writes nothing to the log, and when the deadline
-// passes gives the servers that are missing and why, in one line for people. Empty: all are up.
+// Waits like connect_all(), but writes nothing to the log and does not remember the incarnations.
+// Returns "" if all servers are up. If the deadline passes, returns one line of text that names the
+// missing servers and the causes. For a master that reports to its client.
 absl::StatusOr<std::string> find_missing(const std::vector<Channel*>& channels, Time deadline);
 
-// Why a server is not reached, as far as a connection of our own can tell.
+// The reason why a server cannot be reached, as far as a connection of our own shows it.
 struct Diagnosis {
-  std::string cause;      // what is the matter, and what to do
-  bool is_final = false;  // waiting will not mend it, if the next diagnosis says so, too
+  std::string cause;      // the reason, and what to do about it
+  bool is_final = false;  // true if waiting will not help, provided the next diagnosis agrees
 };
 
-// Blocks until the limit at most.
+// Finds out why a server cannot be reached. Blocks until `limit` at most.
 Diagnosis diagnose(const Channel& channel, Time limit);
-// Diagnoses the first few of many servers, side by side.
+// Diagnoses the first few of the servers concurrently.
 std::vector<Diagnosis> diagnose_all(const std::vector<const Channel*>& channels, Time limit);
-// "/job:ps/task:0 (HOST:PORT): its cause; …", and how many more there are than diagnoses.
+// Returns "/job:ps/task:0 (HOST:PORT): cause; …" for the first few servers, and the number of the
+// others. A server without a diagnosis gets "no answer".
 std::string list_causes(const std::vector<const Channel*>& channels,
                         const std::vector<Diagnosis>& diagnoses);
-// The error for a final diagnosis.
+// Returns the error for a final diagnosis.
 absl::Status cannot_connect(const Channel& channel, const Diagnosis& diagnosis);
 
-// When to tell about something that is being waited for: after 2 s, 4 s more, 8 s more, up to a
-// minute.
+// The times at which to report on a long wait: after 2 s, then after 4 s more, 8 s more, and so on,
+// at most a minute apart. Not thread-safe.
 class ReportTimes {
  public:
   explicit ReportTimes(Time start) : next_(start + kFirst) {}
+  // Returns the time of the next report.
   Time next() const { return next_; }
-  // True once for each time.
+  // Returns true if a report is due now, and moves on to the next one.
   bool due(Time now);
 
  private:

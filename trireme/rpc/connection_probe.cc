@@ -21,14 +21,19 @@
 #include "trireme/base/status.h"
 #include "trireme/cluster/address.h"
 
+// A probe makes up to two connections. On the first it only listens: a gRPC server without TLS
+// sends its HTTP/2 settings as soon as it has accepted, and many other programs send a greeting. If
+// nothing comes, a second connection sends a TLS client hello, to which a TLS server answers with a
+// handshake or an alert. Nothing is ever sent that a server could take for a request.
 namespace trireme::internal {
 namespace {
 
 using std::chrono::milliseconds;
 
-// A gRPC server without TLS speaks first, as soon as it has accepted.
+// Time in which a server without TLS sends its first bytes.
 constexpr auto kFirstWord = milliseconds(200);
 
+// Owns a file descriptor.
 class Socket {
  public:
   explicit Socket(int fd) : fd_(fd) {}
@@ -48,6 +53,7 @@ int milliseconds_to(Time limit) {
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
 }
 
+// Returns true if one of the events occurs by the limit.
 bool wait_for(int fd, short events, Time limit) {
   pollfd waited = {fd, events, 0};
   int ready;
@@ -57,7 +63,7 @@ bool wait_for(int fd, short events, Time limit) {
   return ready == 1;
 }
 
-Found of_error(int error) {
+Found found_from_errno(int error) {
   switch (error) {
     case ECONNREFUSED:
       return Found::kRefused;
@@ -68,20 +74,20 @@ Found of_error(int error) {
   }
 }
 
-// Nothing: it is connected.
+// Connects a socket. Returns nullopt on success, otherwise the result of the probe.
 std::optional<Probe> connect_to(const Socket& socket, const addrinfo& address, Time limit) {
   if (socket.fd() < 0) return Probe{Found::kUnreachable, std::strerror(errno)};
   if (connect(socket.fd(), address.ai_addr, address.ai_addrlen) == 0) return std::nullopt;
-  if (errno != EINPROGRESS) return Probe{of_error(errno), std::strerror(errno)};
+  if (errno != EINPROGRESS) return Probe{found_from_errno(errno), std::strerror(errno)};
   if (!wait_for(socket.fd(), POLLOUT, limit)) return Probe{Found::kSilent, ""};
   int error = 0;
   socklen_t size = sizeof(error);
   getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
-  if (error != 0) return Probe{of_error(error), std::strerror(error)};
+  if (error != 0) return Probe{found_from_errno(error), std::strerror(error)};
   return std::nullopt;
 }
 
-// The first bytes that come; empty if none do.
+// Returns the first bytes, at most 16, that arrive by the limit.
 std::string first_bytes(const Socket& socket, Time limit) {
   std::string bytes(16, '\0');
   size_t got = 0;
@@ -94,16 +100,17 @@ std::string first_bytes(const Socket& socket, Time limit) {
   return bytes;
 }
 
-// An HTTP/2 connection begins with a frame of type SETTINGS.
+// Returns true for the beginning of an HTTP/2 connection, which is a SETTINGS frame (type 4).
 bool is_http2(const std::string& bytes) {
   return bytes.size() >= 9 && bytes[0] == 0 && bytes[3] == 4;
 }
 
-// Records of TLS are of type handshake or alert at first, of version 3.x.
+// Returns true for a TLS record of type handshake (0x16) or alert (0x15) and version 3.x.
 bool is_tls(const std::string& bytes) {
   return bytes.size() >= 3 && (bytes[0] == 0x16 || bytes[0] == 0x15) && bytes[1] == 3;
 }
 
+// Returns the first message of a TLS client, made by OpenSSL in memory.
 std::string client_hello() {
   const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_client_method()),
                                                                   &SSL_CTX_free);
@@ -111,9 +118,9 @@ std::string client_hello() {
   const std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(context.get()), &SSL_free);
   if (ssl == nullptr) return "";
   BIO* written = BIO_new(BIO_s_mem());
-  SSL_set_bio(ssl.get(), BIO_new(BIO_s_mem()), written);  // takes both
+  SSL_set_bio(ssl.get(), BIO_new(BIO_s_mem()), written);  // takes ownership of both
   SSL_set_connect_state(ssl.get());
-  SSL_do_handshake(ssl.get());  // writes the first message and wants an answer
+  SSL_do_handshake(ssl.get());  // writes the first message and stops, since no answer comes
   char* data = nullptr;
   const long size = BIO_get_mem_data(written, &data);
   return std::string(data, static_cast<size_t>(size));
@@ -148,7 +155,7 @@ Probe probe_now(const Address& address, Time limit) {
       getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
   if (error != 0) return {Found::kNoSuchHost, gai_strerror(error)};
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
-  // A name may have several addresses: the result that tells most counts.
+  // A name may have several addresses. The most specific result counts.
   Probe best = {Found::kNoSuchHost, ""};
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
     const Probe probe = probe_address(*each, limit);
@@ -162,14 +169,14 @@ Probe probe_now(const Address& address, Time limit) {
 Probe probe_connection(const std::string& address, Time limit) {
   const auto parsed = try_call([&] { return Address::parse(address); });
   if (!parsed.ok()) return {Found::kNoSuchHost, std::string(parsed.status().message())};
-  // Looking up a name cannot be given a limit, so it has a thread that may be left behind.
+  // getaddrinfo() has no time limit, so it runs on a thread that may be left behind.
   auto result = std::make_shared<std::promise<Probe>>();
   std::future<Probe> done = result->get_future();
   std::thread([result, address = *parsed, limit] {
     result->set_value(probe_now(address, limit));
   }).detach();
   if (done.wait_until(limit + milliseconds(100)) == std::future_status::ready) return done.get();
-  return {Found::kNoSuchHost, "looking up the name takes long"};
+  return {Found::kNoSuchHost, "looking up the name takes too long"};
 }
 
 }  // namespace trireme::internal

@@ -6,24 +6,25 @@
 
 namespace trireme::internal {
 
-// The result of a TCP connection of our own to an address; later ones tell more. gRPC says only
-// that it could not connect, and waits in silence when it was told to wait.
+// The result of a TCP connection of our own to an address. Later enumerators are more specific.
+// gRPC only reports that it could not connect, and reports nothing while it waits.
 enum class Found {
-  kNoSuchHost,   // the name means no address
-  kUnreachable,  // there is no way to the machine
-  kSilent,       // no answer to the connection, or none on it
-  kRefused,      // the machine is there, nobody listens
-  kPlain,        // HTTP/2, as gRPC without TLS speaks it
-  kTls,
-  kOther,  // another program
+  kNoSuchHost,   // the host name cannot be resolved
+  kUnreachable,  // there is no route to the machine
+  kSilent,       // the connection is not answered, or nothing is sent on it
+  kRefused,      // the machine answers, but no process listens on the port
+  kPlain,        // a server that speaks HTTP/2 without TLS, as gRPC does
+  kTls,          // a server that speaks TLS
+  kOther,        // another program
 };
 
 struct Probe {
   Found found;
-  std::string system;  // what the system said, if it did
+  std::string system;  // the system's error text, or ""
 };
 
-// Blocks until the limit at most.
+// Connects to an address, "host:port", to find out what is there. Blocks until shortly after
+// `limit` at most.
 Probe probe_connection(const std::string& address, Time limit);
 
 }  // namespace trireme::internal

@@ -29,11 +29,13 @@ using grpc::experimental::ExternalCertificateVerifier;
 using grpc::experimental::FileWatcherCertificateProvider;
 using grpc::experimental::TlsCustomVerificationCheckRequest;
 
-// How often the files are looked at, which costs three reads of small files.
+// Interval at which the files are read again, which costs three reads of small files.
 constexpr unsigned kRefreshSeconds = 2;
+// A process that starts less than this time before its certificate expires logs a warning.
 constexpr auto kWarnBeforeEnd = std::chrono::hours(24 * 14);
 
-// Names other than localhost count as not loopback: what they mean is not ours to say.
+// Returns true for loopback addresses and localhost. Other names count as not loopback, since they
+// may resolve to anything.
 bool is_loopback(const std::string& address) {
   std::string host = address.substr(0, address.rfind(':'));
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
@@ -46,7 +48,8 @@ bool is_loopback(const std::string& address) {
   return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-// The one URI that names a role. A certificate with two is nobody's: which one would hold?
+// Returns the peer whose role one of the URIs names. A certificate with two such URIs is ambiguous
+// and gets nullopt, like one with none.
 template <typename Uris>
 std::optional<Peer> peer_named_by(const Uris& uris) {
   std::optional<Peer> found;
@@ -59,13 +62,13 @@ std::optional<Peer> peer_named_by(const Uris& uris) {
   return found;
 }
 
-// Checks, once the handshake has proved that the server's certificate is our authority's, that it
-// is the task that was meant. Host names are not asked: tasks are what a cluster spec names, and
-// one task may be reached by many names.
-class IsTheTask final : public ExternalCertificateVerifier {
+// Checks that the server's certificate is that of the expected task. gRPC calls it after it has
+// verified that a trusted authority signed the certificate. Host names are not checked: a cluster
+// spec names tasks, and one task may be reached by many names.
+class TaskVerifier final : public ExternalCertificateVerifier {
  public:
-  explicit IsTheTask(std::string task) : task_(std::move(task)) { internal::hand_over(this); }
-  ~IsTheTask() override { internal::take_over(this); }  // on a thread of gRPC's
+  explicit TaskVerifier(std::string task) : task_(std::move(task)) { internal::hand_over(this); }
+  ~TaskVerifier() override { internal::take_over(this); }  // runs on a thread of gRPC
 
   bool Verify(TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
               grpc::Status* status) override {
@@ -73,6 +76,7 @@ class IsTheTask final : public ExternalCertificateVerifier {
     if (peer && peer->is_task() && (task_.empty() || peer->name == task_)) {
       *status = grpc::Status::OK;
     } else {
+      // connect.cc searches for these words.
       *status = grpc::Status(
           grpc::StatusCode::UNAUTHENTICATED,
           absl::StrCat("the server's certificate is that of ", peer ? peer->name : "no task",
@@ -90,7 +94,7 @@ class IsTheTask final : public ExternalCertificateVerifier {
 
 struct Credentials::Tls {
   Peer identity;
-  std::shared_ptr<FileWatcherCertificateProvider> provider;
+  std::shared_ptr<FileWatcherCertificateProvider> provider;  // reads the files periodically
 };
 
 Credentials Credentials::loopback() {
@@ -112,14 +116,15 @@ absl::StatusOr<Credentials> Credentials::from_files(const CertificateFiles& file
   const std::optional<Peer> identity = peer_named_by(facts->uris);
   if (!identity) {
     return make_status(ErrorCode::kInvalidArgument,
-                       "it names no role: among its alternative names there has to be one URI such "
+                       "it names no role: its alternative names must contain exactly one URI such "
                        "as trireme://worker/0 or trireme://client; `trireme certs init` makes such "
                        "certificates",
                        origin);
   }
   if (!absl::StrContains(authority, "BEGIN CERTIFICATE")) {
     return make_status(ErrorCode::kInvalidArgument,
-                       absl::StrCat(files.authority, " holds no certificate to trust"), origin);
+                       absl::StrCat(files.authority, " does not contain a certificate to trust"),
+                       origin);
   }
   const auto left = facts->until - std::chrono::system_clock::now();
   if (left <= std::chrono::seconds(0)) {
@@ -187,7 +192,7 @@ std::shared_ptr<grpc::ChannelCredentials> Credentials::for_channel(const std::st
   options.set_certificate_provider(tls_->provider);
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
-  options.set_certificate_verifier(ExternalCertificateVerifier::Create<IsTheTask>(task));
+  options.set_certificate_verifier(ExternalCertificateVerifier::Create<TaskVerifier>(task));
   options.set_check_call_host(false);
   return grpc::experimental::TlsCredentials(options);
 }

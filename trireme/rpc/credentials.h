@@ -16,43 +16,47 @@ class ServerCredentials;
 
 namespace trireme {
 
-// PEM files. They are read again within seconds after they change: who renews a certificate puts
-// the new files in place of the old ones, and connections made from then on use them.
+// Paths of PEM files. The files are read again within seconds after they change. To renew a
+// certificate, put new files in place of the old ones; later connections use them.
 struct CertificateFiles {
-  std::string authority;    // whom to trust
-  std::string certificate;  // who this is, with the authorities between it and the above
-  std::string key;
+  std::string authority;    // certificates of the trusted authorities
+  std::string certificate;  // this side's certificate, then those of intermediate authorities
+  std::string key;          // the key of the certificate, without a passphrase
 };
 
-// Where every channel and every port gets its security from; nothing else in Trireme makes gRPC
-// credentials. A value; thread-safe.
+// The security of channels and servers. Nothing else in Trireme creates gRPC credentials. A value
+// that is cheap to copy. Thread-safe.
 class Credentials {
  public:
-  // No certificates: a server may bind loopback addresses only.
+  // Uses no certificates. A server may bind loopback addresses only.
   static Credentials loopback();
-  // No certificates, any address: whoever reaches a port commands the server. Only by explicit
-  // wish.
+  // Uses no certificates and permits any address. Anyone who reaches a port controls the server, so
+  // this must be an explicit choice of the user.
   static Credentials insecure();
-  // Mutual TLS. Fails when the files cannot be read, do not belong together, have expired, or name
-  // no role.
+  // Uses mutual TLS. Fails if the files cannot be read, do not belong together, have expired, or do
+  // not name exactly one role.
   static absl::StatusOr<Credentials> from_files(const CertificateFiles& files);
-  // The files of one peer in a folder: ca.pem, certificate.pem and key.pem, in the folder itself or
-  // in the peer's own folder in it, as write_certificates makes them. No task: those of a client.
+  // Uses the files ca.pem, certificate.pem and key.pem of a task, or of a client program if there
+  // is no task. They are in the folder itself or in the peer's own subfolder, as
+  // write_certificates() creates them. Fails if the certificate is not the task's.
   static absl::StatusOr<Credentials> from_folder(const std::string& folder,
                                                  const std::optional<TaskId>& task);
-  // Of a program that is no task: those in the folder. An empty name: no certificates, since
-  // whoever is to be reached beyond loopback has been told to do without, too.
+  // Uses the files of a client program in a folder. Without a folder (""), uses no certificates and
+  // permits any address: a server beyond loopback that has none was started with --insecure.
   static absl::StatusOr<Credentials> of_program(const std::string& folder);
 
+  // Returns true if this side uses certificates.
   bool is_secure() const { return tls_ != nullptr; }
-  // Who this side is, by its certificate.
+  // Returns this side's identity by its certificate; nullopt without one.
   std::optional<Peer> identity() const;
 
-  // Whether a server may listen there. An address is host:port.
+  // Returns an error if a server with these credentials may not listen on `address` (host:port).
   absl::Status check_bind(const std::string& address) const;
 
-  // With certificates the server has to prove that it is this task; an empty task: any task.
+  // Returns the credentials of a channel. With certificates, the server must prove that it is
+  // `task`, or any task if `task` is empty.
   std::shared_ptr<grpc::ChannelCredentials> for_channel(const std::string& task) const;
+  // Returns the credentials of a server. With certificates, clients must have one too.
   std::shared_ptr<grpc::ServerCredentials> for_server() const;
 
  private:
@@ -66,8 +70,8 @@ class Credentials {
 
 namespace internal {
 
-// Who the peer of a connection is: the certificate's one URI that names a role. Nobody when there
-// is none or more than one.
+// Returns the peer of a connection by the one URI of its certificate that names a role; nullopt if
+// there is none or more than one.
 std::optional<Peer> peer_of(const grpc::AuthContext& context);
 
 }  // namespace internal

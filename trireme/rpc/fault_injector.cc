@@ -8,12 +8,12 @@
 namespace trireme {
 namespace {
 
-// Numbers that follow from a seed alone: splitmix64.
+// Pseudo-random numbers that depend on the seed only (splitmix64).
 class Dice {
  public:
   explicit Dice(uint64_t seed) : state_(seed) {}
 
-  // From 0 to 1, without 1.
+  // Returns a number in [0, 1).
   double roll() { return static_cast<double>(next() >> 11) * 0x1p-53; }
   bool happens(double probability) { return roll() < probability; }
   Duration up_to(Duration longest) {
@@ -45,7 +45,9 @@ Fault FaultInjector::decide(const std::string& method, const std::string& peer) 
     const FaultRule& rule = rules_[i];
     if (!applies(rule, method, peer)) continue;
     MutexLock lock(mutex_);
-    // Every decision has dice of its own, so that it does not depend on what others rolled.
+    // Each decision has its own generator, seeded by the rule and by the number of the call, so
+    // that it does not depend on other rules. Below, every number is drawn whether it is used or
+    // not, so that one fault's probability does not change the draws of another.
     Dice dice(seed_ ^ (0xd1342543de82ef95u * (i + 1)) ^ (0xaf251af3b0f025b5u * ++decided_[i]));
     Fault fault;
     fault.lose_request = dice.happens(rule.lose_request);

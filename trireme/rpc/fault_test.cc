@@ -29,8 +29,8 @@ class SetClock final : public Clock {
   Time time = Time() + std::chrono::hours(1);
 };
 
-// Collects what waiters are told.
-struct Told {
+// Records the answers that waiters get.
+struct RecordedAnswers {
   AnswerCache::Waiter waiter() {
     return [this](const AnswerCache::Answer& answer) {
       bodies.push_back(answer.ok() ? answer->body : std::string(answer.status().message()));
@@ -41,64 +41,64 @@ struct Told {
 
 TEST(AnswerCache, ARepetitionGetsTheFirstAnswer) {
   AnswerCache cache({});
-  Told told;
-  EXPECT_EQ(*cache.begin(1, 5, "w", told.waiter()), AnswerCache::Found::kNew);
-  EXPECT_EQ(*cache.begin(1, 5, "w", told.waiter()), AnswerCache::Found::kUnderWay);
-  EXPECT_TRUE(told.bodies.empty());
+  RecordedAnswers recorded;
+  EXPECT_EQ(*cache.begin(1, 5, "w", recorded.waiter()), AnswerCache::Found::kNew);
+  EXPECT_EQ(*cache.begin(1, 5, "w", recorded.waiter()), AnswerCache::Found::kRepetition);
+  EXPECT_TRUE(recorded.bodies.empty());
   cache.finish(1, 5, Message{"first", {}});
-  EXPECT_EQ(told.bodies, std::vector<std::string>{"first"});
-  EXPECT_EQ(*cache.begin(1, 5, "w", told.waiter()), AnswerCache::Found::kUnderWay);
-  EXPECT_EQ(told.bodies, (std::vector<std::string>{"first", "first"}));
-  // Others are other requests, in whatever order they come.
-  EXPECT_EQ(*cache.begin(1, 4, "w", told.waiter()), AnswerCache::Found::kNew);
-  EXPECT_EQ(*cache.begin(2, 5, "w", told.waiter()), AnswerCache::Found::kNew);
+  EXPECT_EQ(recorded.bodies, std::vector<std::string>{"first"});
+  EXPECT_EQ(*cache.begin(1, 5, "w", recorded.waiter()), AnswerCache::Found::kRepetition);
+  EXPECT_EQ(recorded.bodies, (std::vector<std::string>{"first", "first"}));
+  // Another id or another caller is another request, in any order.
+  EXPECT_EQ(*cache.begin(1, 4, "w", recorded.waiter()), AnswerCache::Found::kNew);
+  EXPECT_EQ(*cache.begin(2, 5, "w", recorded.waiter()), AnswerCache::Found::kNew);
 }
 
 TEST(AnswerCache, AnotherPeerCannotRepeatARequest) {
   AnswerCache cache({});
-  Told told;
-  ASSERT_TRUE(cache.begin(1, 5, "/job:worker/task:0", told.waiter()).ok());
+  RecordedAnswers recorded;
+  ASSERT_TRUE(cache.begin(1, 5, "/job:worker/task:0", recorded.waiter()).ok());
   cache.finish(1, 5, Message{"secret", {}});
-  const auto replayed = cache.begin(1, 5, "/job:worker/task:1", told.waiter());
+  const auto replayed = cache.begin(1, 5, "/job:worker/task:1", recorded.waiter());
   EXPECT_EQ(error_code(replayed.status()), ErrorCode::kPermissionDenied);
   EXPECT_THAT(describe(replayed.status()), HasSubstr("was sent by /job:worker/task:1"));
-  EXPECT_TRUE(told.bodies.empty());
+  EXPECT_TRUE(recorded.bodies.empty());
 }
 
-TEST(AnswerCache, WhatWasForgottenIsRefusedNotRepeated) {
+TEST(AnswerCache, RejectsARequestWhoseAnswerWasDropped) {
   SetClock clock;
   AnswerCache cache({.answers = 2, .age = minutes(10), .callers = 2}, clock);
-  Told told;
+  RecordedAnswers recorded;
   const auto done = [&](uint64_t caller, uint64_t id) {
-    const auto begun = cache.begin(caller, id, "", told.waiter());
+    const auto begun = cache.begin(caller, id, "", recorded.waiter());
     if (begun.ok() && *begun == AnswerCache::Found::kNew) cache.finish(caller, id, Message{});
     return begun.status();
   };
   for (uint64_t id = 1; id <= 3; ++id) EXPECT_TRUE(done(1, id).ok());
   EXPECT_EQ(cache.answers(), 2u);
   EXPECT_EQ(error_code(done(1, 1)), ErrorCode::kAborted);
-  EXPECT_TRUE(done(1, 2).ok());  // kept: answered again
+  EXPECT_TRUE(done(1, 2).ok());  // still stored, so answered again
   clock.time += minutes(11);
   EXPECT_EQ(error_code(done(1, 2)), ErrorCode::kAborted);
   EXPECT_TRUE(done(1, 4).ok());
-  // Callers are forgotten when nothing of theirs can be on its way any more.
+  // A caller is forgotten only once no repetition of its requests can be on the way.
   EXPECT_TRUE(done(2, 1).ok());
   EXPECT_EQ(error_code(done(3, 1)), ErrorCode::kResourceExhausted);
   clock.time += minutes(11);
   EXPECT_TRUE(done(3, 1).ok());
 }
 
-TEST(AnswerCache, WhatWasCancelledMayBeTriedAgain) {
+TEST(AnswerCache, ACancelledRequestMayBeRepeated) {
   AnswerCache cache({});
-  Told told;
-  ASSERT_TRUE(cache.begin(1, 5, "", told.waiter()).ok());
-  ASSERT_TRUE(cache.begin(1, 5, "", told.waiter()).ok());
+  RecordedAnswers recorded;
+  ASSERT_TRUE(cache.begin(1, 5, "", recorded.waiter()).ok());
+  ASSERT_TRUE(cache.begin(1, 5, "", recorded.waiter()).ok());
   cache.finish(1, 5, absl::CancelledError(""));
-  EXPECT_THAT(told.bodies.at(0), HasSubstr("try again"));
-  EXPECT_EQ(*cache.begin(1, 5, "", told.waiter()), AnswerCache::Found::kNew);
+  EXPECT_THAT(recorded.bodies.at(0), HasSubstr("try again"));
+  EXPECT_EQ(*cache.begin(1, 5, "", recorded.waiter()), AnswerCache::Found::kNew);
 }
 
-TEST(RetryPolicy, DelaysGrowToTheLongestAndAreSpread) {
+TEST(RetryPolicy, DelaysGrowUpToTheLimitAndAreRandom) {
   const RetryPolicy policy = {.first_delay = milliseconds(100), .longest_delay = seconds(1)};
   EXPECT_EQ(policy.delay_before(1), Duration::zero());
   for (int i = 0; i < 100; ++i) {
@@ -110,7 +110,7 @@ TEST(RetryPolicy, DelaysGrowToTheLongestAndAreSpread) {
   EXPECT_NE(policy.delay_before(60), policy.delay_before(60));
 }
 
-TEST(FaultInjector, ASeedReproducesWhatItDoes) {
+TEST(FaultInjector, TheSameSeedGivesTheSameFaults) {
   const std::vector<FaultRule> rules = {
       {.method = "a", .lose_request = 0.3, .duplicate = 0.3, .delay = 0.3},
       {.peer = "p", .cut = 1}};
@@ -130,7 +130,7 @@ TEST(FaultInjector, ASeedReproducesWhatItDoes) {
   EXPECT_FALSE(injector.decide("b", "q").any());
 }
 
-TEST(FaultInjector, FaultsAreAsFrequentAsAsked) {
+TEST(FaultInjector, FaultsOccurAsOftenAsRequested) {
   FaultInjector injector(7, {{.lose_response = 0.1, .reorder = 0.5}});
   int lost = 0, reordered = 0;
   for (int i = 0; i < 10000; ++i) {
@@ -142,7 +142,7 @@ TEST(FaultInjector, FaultsAreAsFrequentAsAsked) {
   EXPECT_NEAR(reordered, 5000, 300);
 }
 
-// Counts calls of a method that is done once, and of one that is not.
+// Counts the calls of a method that is executed once, and of one that may be repeated.
 class CountingService final : public Service {
  public:
   std::vector<Method> methods() override {
@@ -177,7 +177,7 @@ class FaultTest : public testing::Test {
     return made;
   }
 
-  CallOptions patient(Duration attempt = milliseconds(100)) {
+  CallOptions with_retries(Duration attempt = milliseconds(100)) {
     return {.deadline = after(seconds(30)),
             .retry = RetryPolicy{.attempt_time = attempt, .first_delay = milliseconds(1)}};
   }
@@ -186,7 +186,7 @@ class FaultTest : public testing::Test {
   std::unique_ptr<RpcServer> server_;
 };
 
-TEST_F(FaultTest, EachFaultAloneIsOvercome) {
+TEST_F(FaultTest, RetriesOvercomeEachFault) {
   int expected = 0;
   for (const FaultRule& rule :
        {FaultRule{.method = kAdd, .lose_request = 0.5},
@@ -195,7 +195,7 @@ TEST_F(FaultTest, EachFaultAloneIsOvercome) {
         FaultRule{.method = kAdd, .cut = 0.5}}) {
     const auto channel = this->channel(rule);
     for (int i = 0; i < 20; ++i) {
-      EXPECT_EQ(value_or_throw(channel->call(kAdd, {}, patient())).body,
+      EXPECT_EQ(value_or_throw(channel->call(kAdd, {}, with_retries())).body,
                 std::to_string(++expected));
     }
   }
@@ -210,9 +210,9 @@ TEST_F(FaultTest, WithoutRetriesALossIsAnError) {
   EXPECT_EQ(service_->added, 0);
 }
 
-TEST_F(FaultTest, RetriesEndAtTheDeadlineAndTellHowManyTheyWere) {
+TEST_F(FaultTest, RetriesEndAtTheDeadlineAndAreCounted) {
   const auto channel = this->channel({.method = kRead, .lose_response = 1});
-  CallOptions options = patient(milliseconds(20));
+  CallOptions options = with_retries(milliseconds(20));
   options.deadline = after(milliseconds(300));
   const absl::Status status = channel->call(kRead, {}, options).status();
   EXPECT_EQ(error_code(status), ErrorCode::kDeadlineExceeded);
@@ -222,11 +222,11 @@ TEST_F(FaultTest, RetriesEndAtTheDeadlineAndTellHowManyTheyWere) {
 
 TEST_F(FaultTest, AnswersOfTheServerAreNotRetried) {
   const auto channel = this->channel({});
-  const absl::Status status = channel->call("/test.Test/None", {}, patient()).status();
+  const absl::Status status = channel->call("/test.Test/None", {}, with_retries()).status();
   EXPECT_EQ(error_code(status), ErrorCode::kUnimplemented);
 }
 
-TEST_F(FaultTest, WhatIsDoneOnceHasToBeMeantForAnIncarnation) {
+TEST_F(FaultTest, AMethodExecutedOnceRequiresAnIncarnation) {
   Channel channel({.address = server_->address()});
   EXPECT_EQ(error_code(channel.call(kAdd, {}).status()), ErrorCode::kFailedPrecondition);
   throw_if_error(channel.hello(after(seconds(10))).status());
@@ -240,7 +240,7 @@ TEST_F(FaultTest, RetriesWaitForAServerThatIsNotUpYet) {
   server_.reset();
   Channel channel({.address = address, .task = "/job:ps/task:0"});
   std::promise<Response> answer;
-  channel.call(kRead, {}, patient(seconds(1)),
+  channel.call(kRead, {}, with_retries(seconds(1)),
                [&](Response response) { answer.set_value(std::move(response)); });
   std::vector<std::unique_ptr<Service>> services;
   services.push_back(std::make_unique<CountingService>());

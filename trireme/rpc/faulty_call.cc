@@ -9,7 +9,11 @@
 namespace trireme::internal {
 namespace {
 
-// One call and its sendings, of which the first that ends answers it.
+// One call with its faults. A duplicated request is sent twice; the first answer is the call's.
+//
+//   start -> (hold until the next call, if reordered) -> after_delay -> transmit -> send_once
+//
+// Callbacks and timers own the object.
 class FaultyCall : public std::enable_shared_from_this<FaultyCall> {
  public:
   FaultyCall(std::shared_ptr<FaultInjector> injector, const Fault& fault, Time deadline, Send send,
@@ -21,6 +25,7 @@ class FaultyCall : public std::enable_shared_from_this<FaultyCall> {
         on_response_(std::move(on_response)) {}
 
   void start() {
+    // The caller notices a loss only by its deadline.
     if (fault_.lose_request || fault_.lose_response) {
       run_at(deadline_, [self = shared_from_this()] {
         self->answer(make_status(ErrorCode::kDeadlineExceeded,
@@ -37,6 +42,7 @@ class FaultyCall : public std::enable_shared_from_this<FaultyCall> {
   }
 
  private:
+  // Longest time for which a reordered call is held if no other call follows.
   static constexpr auto kLongestHold = std::chrono::milliseconds(50);
 
   void after_delay() {

@@ -9,10 +9,11 @@
 
 namespace trireme::internal {
 
-// Sends a request; may be called more than once. The token cancels that sending.
+// Sends a request. May be called more than once. The token cancels this sending.
 using Send = std::function<void(std::stop_token, OnResponse)>;
 
-// Sends with what the fault does to it. Calls back exactly once, at the latest at the deadline.
+// Sends a request with the given faults. Calls back exactly once. If the request or the response is
+// lost, calls back at the deadline.
 void send_with_fault(const std::shared_ptr<FaultInjector>& injector, const Fault& fault,
                      Time deadline, Send send, OnResponse on_response);
 

@@ -6,7 +6,7 @@
 
 namespace trireme::internal {
 
-// A small file as text. An error names the file and why it cannot be read.
+// Returns the contents of a small file. An error names the file and the reason.
 absl::StatusOr<std::string> read_text_file(const std::string& path);
 
 }  // namespace trireme::internal

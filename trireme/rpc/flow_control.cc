@@ -7,6 +7,8 @@ namespace {
 
 constexpr uint32_t kMagic = 0x52475254;  // "TRGR"
 
+// A grant on the wire, little-endian (docs/wire.md). It cannot be mistaken for the first frame of a
+// message, which begins with another magic, and no grant follows that frame in its direction.
 struct RawGrant {
   uint32_t magic;
   uint32_t zero;

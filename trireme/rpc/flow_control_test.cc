@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
 
-TEST(Grant, IsReadAsItWasWritten) {
+TEST(Grant, DecodesWhatWasEncoded) {
   EXPECT_EQ(encode_grant(7).size(), kGrantFrameBytes);
   EXPECT_EQ(decode_grant(encode_grant(123456789012)), 123456789012);
   EXPECT_FALSE(decode_grant(""));
@@ -24,10 +24,10 @@ TEST(Grant, IsReadAsItWasWritten) {
   EXPECT_FALSE(decode_grant(encode_grant(1) + "x"));
 }
 
-TEST(SendWindow, OldGrantsSayNothingNew) {
+TEST(SendWindow, IgnoresOlderGrants) {
   SendWindow window;
-  EXPECT_TRUE(window.has_room(kUngranted));
-  EXPECT_FALSE(window.has_room(kUngranted + 1));
+  EXPECT_TRUE(window.has_room(kInitialGrantBytes));
+  EXPECT_FALSE(window.has_room(kInitialGrantBytes + 1));
   window.grant(10 * kMiB);
   window.grant(3 * kMiB);
   window.sent(9 * kMiB);
@@ -35,12 +35,13 @@ TEST(SendWindow, OldGrantsSayNothingNew) {
   EXPECT_FALSE(window.has_room(kMiB + 1));
 }
 
-// A whole transfer over a network that loses nothing, in which each side may be any time behind:
-// the sender never waits for a grant that does not come, and is never too far ahead.
+// Simulates a transfer over a network that loses nothing and delays each direction by up to `delay`
+// frames. Checks that the sender never waits for a grant that does not come, and that it is never
+// more than the window ahead.
 void transfer(uint64_t total, bool total_is_known, size_t delay) {
   SendWindow sender;
   ReceiveWindow receiver;
-  std::deque<uint64_t> frames, grants;  // on their way
+  std::deque<uint64_t> frames, grants;  // in flight
   uint64_t sent = 0, taken = 0;
   int granted = 0;
   while (taken < total) {
@@ -69,13 +70,13 @@ void transfer(uint64_t total, bool total_is_known, size_t delay) {
   }
   if (total_is_known) {
     EXPECT_LE(granted, 1 + static_cast<int>(total / kGrantBytes));
-    if (total <= kUngranted) {
+    if (total <= kInitialGrantBytes) {
       EXPECT_EQ(granted, 0);
     }
   }
 }
 
-TEST(Windows, EveryTransferEnds) {
+TEST(Windows, EveryTransferCompletes) {
   for (uint64_t total : {uint64_t{1}, kMiB, 2 * kMiB, 2 * kMiB + 1, 3 * kMiB, 8 * kMiB,
                          9 * kMiB + 7, 13 * kMiB, 64 * kMiB, 1000 * kMiB + 5}) {
     for (bool known : {true, false}) {
@@ -92,8 +93,9 @@ class EchoService final : public Service {
   }
 };
 
-// Large both ways, with bodies and tables that are larger than the window too; several at once.
-TEST(FlowControl, LargeMessagesArriveWholeBothWays) {
+// Sends several messages concurrently, large both ways, among them bodies that are larger than the
+// window and a tensor table that is larger than the initial grant.
+TEST(FlowControl, LargeMessagesArriveCompleteBothWays) {
   std::vector<std::unique_ptr<Service>> services;
   services.push_back(std::make_unique<EchoService>());
   const auto server = value_or_throw(RpcServer::start(
@@ -105,7 +107,7 @@ TEST(FlowControl, LargeMessagesArriveWholeBothWays) {
   }
   messages.push_back({std::string(20 * kMiB, 'b'), {}});
   messages.push_back({std::string(20 * kMiB, 'c'), {at::arange(1 << 20, at::kLong)}});
-  Message many;  // a table of 3 MiB before the first byte of a tensor
+  Message many;  // has a table of 2.7 MiB before the first byte of a tensor
   for (int i = 0; i < 100'000; ++i) many.tensors.push_back(at::full({1, 1, 1}, i, at::kInt));
   messages.push_back(std::move(many));
   std::vector<std::future<Response>> answers;

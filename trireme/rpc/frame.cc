@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kMagic = 0x454d5254;  // "TRME"
 constexpr uint16_t kHasTensors = 1;
 constexpr uint16_t kOneFrame = 2;
-// A tensor up to this size is copied into the frame instead of referred to.
+// Largest tensor that is copied into the frame instead of being sent from its own memory.
 constexpr size_t kCopied = 16 << 10;
 
 // The prefix on the wire. The first eight bytes keep their meaning in every version.
@@ -34,7 +34,7 @@ absl::Status malformed(const std::string& what) {
 }  // namespace
 
 int default_rpc_threads() {
-  // Asked for with every call, and the system reads a file to tell.
+  // Cached, since it is needed for every call and hardware_concurrency() reads a file.
   static const int threads =
       std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 4);
   return threads;
@@ -91,7 +91,7 @@ std::vector<Piece> MessageWriter::next_frame(size_t max_bytes) {
     }
     tensor_done_ += part;
     if (tensor_done_ == tensor.nbytes()) {
-      tensors_[tensor_++] = at::Tensor();  // what was sent is not held for the rest
+      tensors_[tensor_++] = at::Tensor();  // a sent tensor is not held until the rest is sent
       tensor_done_ = 0;
     }
   }
@@ -105,6 +105,9 @@ MessageReader::MessageReader(const MessageLimits& limits, Admission* admission,
       admission_(admission),
       tensors_(limits.tensors, BufferPool::shared(), admission, std::move(destination)) {}
 
+// The states follow each other within one call if `data` holds the end of one part and the
+// beginning of the next. The body grows with the bytes that arrive; its declared size is never
+// allocated ahead.
 absl::StatusOr<size_t> MessageReader::read(const uint8_t* data, size_t size,
                                            const std::shared_ptr<const void>& owner) {
   size_t used = 0;
@@ -147,11 +150,11 @@ absl::Status MessageReader::parse_prefix() {
   }
   if (raw.body_size > limits_.max_body_bytes) {
     return make_status(ErrorCode::kResourceExhausted,
-                       absl::StrCat("refused: a body of ", raw.body_size,
+                       absl::StrCat("rejected the message: its body of ", raw.body_size,
                                     " bytes exceeds the limit of ", limits_.max_body_bytes));
   }
   if (raw.flags & ~(kHasTensors | kOneFrame)) return malformed("reserved bits are set");
-  if (admission_ != nullptr && raw.body_size > Admission::kAskFrom) {
+  if (admission_ != nullptr && raw.body_size > Admission::kAdmissionThreshold) {
     TRIREME_RETURN_IF_ERROR(admission_->admit(raw.body_size));
   }
   prefix_ = {.request_id = raw.request_id,

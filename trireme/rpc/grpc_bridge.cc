@@ -20,33 +20,37 @@
 namespace trireme::internal {
 namespace {
 
+// Routes gRPC's log lines to Trireme's log.
 void route_log() {
   gpr_set_log_function([](gpr_log_func_args* line) {
     if (line->severity != GPR_LOG_SEVERITY_ERROR) return;
-    // A peer that never became one: only gRPC knows why, and whoever runs the server should.
+    // A failed handshake has no call that could report it, so only this line gives the reason. The
+    // number of lines is limited, because any peer can cause them.
     static RateLimit* handshakes = new RateLimit(5, std::chrono::seconds(10));
     if (std::strncmp(line->message, "Handshake failed", 16) == 0 && handshakes->admit()) {
       log_warning("a TLS connection was refused: ", line->message);
       return;
     }
-    // A failed assertion ends the process; its line is the only trace.
+    // A failed assertion aborts the process, and its line is the only trace.
     const bool fatal = std::strncmp(line->message, "assertion failed", 16) == 0;
     log(fatal ? LogLevel::kError : LogLevel::kDebug, "gRPC: ", line->file, ":", line->line, ": ",
         line->message);
   });
 }
 
-// glibc raises its thresholds by itself when the largest block that it maps is freed. That does not
-// overrule what the user, or a server (use_memory_as_server), has set, as mallopt() would.
+// Allocates and frees the largest block that glibc would still map. That makes glibc raise its own
+// thresholds. Unlike mallopt() it does not override settings of the user or of a server
+// (configure_memory_for_server).
 void keep_freed_memory() {
   constexpr size_t kLargestMapped = (32 << 20) - (64 << 10);
   void* volatile block = std::malloc(kLargestMapped);
   std::free(block);
 }
 
-// A frame that a reader may hold. The bytes of a short slice lie in the slice itself, so the slices
-// stay. The frame goes after them: only then is memory given back inside gRPC, which may use its
-// thread's context for that, and a thread of ours has none.
+// A received frame that a reader which scatters keeps alive. The bytes of a short slice are inside
+// the slice object, so the slices are kept as well. They are destroyed before the frame, so that
+// the last reference is released by the ByteBuffer, inside gRPC: releasing memory may need gRPC's
+// per-thread context, which a thread of ours does not have.
 struct HeldFrame {
   grpc::ByteBuffer frame;
   std::vector<grpc::Slice> slices;
@@ -85,7 +89,8 @@ grpc::ByteBuffer to_byte_buffer(std::vector<Piece> frame) {
       slices.emplace_back(piece.bytes);
       continue;
     }
-    // The slice holds the storage, not a copy, until gRPC has written it to the socket.
+    // The slice refers to the tensor's storage until gRPC has written it to the socket. Nothing is
+    // copied.
     auto* data = static_cast<uint8_t*>(const_cast<void*>(piece.tensor.const_data_ptr()));
     c10::StorageImpl* storage = piece.tensor.storage().unsafeGetStorageImpl();
     c10::raw::intrusive_ptr::incref(storage);
@@ -108,7 +113,7 @@ absl::StatusOr<size_t> read_frame(const grpc::ByteBuffer& frame, MessageReader& 
     return make_status(ErrorCode::kInvalidArgument, "malformed message: no bytes");
   }
   if (reader.scatters()) held->frame = frame;
-  size_t begin = 0;  // of the slice
+  size_t begin = 0;  // position of the slice in the frame
   for (const grpc::Slice& slice : held->slices) {
     const size_t skipped = std::min(slice.size(), from - std::min(from, begin));
     TRIREME_ASSIGN_OR_RETURN(const size_t used,

@@ -12,25 +12,27 @@
 #include "trireme/base/clock.h"
 #include "trireme/rpc/frame.h"
 
-// Between our types and gRPC's. Included by sources of rpc/ only.
+// Converts between Trireme's types and gRPC's. Included by sources of rpc/ only.
 namespace trireme::internal {
 
-// What one thread wrote before hand_over is seen by the one that gets the object back from gRPC and
-// calls take_over. So it is anyway, but ThreadSanitizer, which cannot see into gRPC, has to be
-// told.
+// Tell ThreadSanitizer that writes before hand_over(object) happen before take_over(object) on
+// another thread. gRPC orders them, but the sanitizer cannot see into gRPC. Without the sanitizer
+// they do nothing.
 void hand_over(void* object);
 void take_over(void* object);
 
-// What a completion queue gives back. An operation is started with tag.start() as its tag, and its
-// end calls on_event. The pair tells ThreadSanitizer, which cannot see into gRPC, that what was
-// written before the start is seen by the thread that gets the event.
+// The tag of an operation on a completion queue. The operation is started with tag.start() as its
+// tag, and its event calls on_event. What was written before start() is visible to on_event, for
+// ThreadSanitizer too.
 class Tag {
  public:
   virtual ~Tag() = default;
+  // Handles the event. `ok` is false if the operation failed or was cancelled.
   virtual void on_event(bool ok) = 0;
 
+  // Returns the tag to pass to gRPC.
   void* start();
-  // Runs the handler of an event that a queue returned.
+  // Calls on_event of a tag that a queue returned.
   static void dispatch(void* tag, bool ok);
 };
 
@@ -45,30 +47,36 @@ class MemberTag final : public Tag {
   T* self_;
 };
 
+// Makes a gRPC message of a frame. Tensors are not copied; the buffer keeps their memory alive.
 grpc::ByteBuffer to_byte_buffer(std::vector<Piece> frame);
-// Feeds a received frame to the reader, from this byte on. Returns where it stopped, which is
-// before the end only if the reader pauses.
+// Passes a received frame to the reader, from byte `from` on. Returns the position at which it
+// stopped, which is before the end of the frame only if the reader paused.
 absl::StatusOr<size_t> read_frame(const grpc::ByteBuffer& frame, MessageReader& reader,
                                   size_t from = 0);
+// Makes a grant (flow_control.h).
 grpc::ByteBuffer grant_frame(uint64_t bytes);
-// Nothing when the frame is part of a message.
+// Returns the granted total, or nullopt if the frame is not a grant but part of a message.
 std::optional<uint64_t> read_grant(const grpc::ByteBuffer& frame);
 
+// Converts an error. Trireme's error code and the origin travel in the status's details.
 grpc::Status to_grpc(const absl::Status& status);
-// True when the status was made by to_grpc, and so by a Trireme server, not by gRPC itself.
+// Returns true if a Trireme server made the status with to_grpc(), and not gRPC itself.
 bool made_by_peer(const grpc::Status& status);
 absl::Status from_grpc(const grpc::Status& status);
 
-// What the process has to be told before its first use of gRPC; every further call does nothing.
+// Prepares the process for gRPC. Must be called before the first use of gRPC; further calls do
+// nothing.
 //
-// - gRPC's own log lines speak of its insides; they appear only when ours are at debug.
-// - gRPC takes memory for what arrives from malloc, in pieces of 64 KiB, which glibc gives back to
-//   the system as soon as a message is done with: the page faults of the next one then cost a third
-//   of receiving it. From here on the process keeps what it frees, up to 64 MiB.
-// - gRPC's locks are abseil's, which in Debian's build look for deadlocks at every turn.
+// - Routes gRPC's errors to Trireme's log, and drops its other log lines. The errors are about its
+//   internals, so they appear at debug level only, except failed TLS handshakes and assertions.
+// - Makes malloc keep freed memory, up to 64 MiB. gRPC allocates memory for what arrives in pieces
+//   of 64 KiB. glibc would return it to the system after each message, and the page faults of the
+//   next message would cost a third of receiving it.
+// - Turns off deadlock detection in abseil's mutexes, which gRPC uses. It is on in Debian's build
+//   and costs time at every lock.
 void prepare_grpc();
 
-// gRPC deadlines on the monotonic clock.
+// Convert deadlines to and from gRPC's monotonic clock.
 gpr_timespec to_timespec(Time time);
 Time from_timespec(gpr_timespec time);
 

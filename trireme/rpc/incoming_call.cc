@@ -7,20 +7,41 @@
 #include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
 
+// The life of a call on the server:
+//
+// 1. on_accepted() checks the number of calls, the method and the caller's role before a byte of
+//    the request is read.
+// 2. on_read() passes each frame to the reader and grants more bytes. Sizes that the request
+//    declares are taken from the receive budget (admit()) before memory is allocated.
+// 3. With an intake the reader pauses after the tensor table. If the rest of the request is in the
+//    same frame, reading goes on: the memory is in use already. Otherwise the frame is held and
+//    the intake is asked for room. While the call waits nothing is read, so the sender stops at
+//    the end of what it was granted. The intake's callback starts the next read.
+// 4. request_ended() runs the handler, unless the request is a repetition (answer_cache.h).
+// 5. write_next() writes the answer's frames as far as the caller has granted them, and
+//    read_grant_of_caller() reads these grants meanwhile.
+// 6. Every call ends with one Finish(), whose event, on_finished(), releases it.
+//
+// gRPC permits one read and one write of a call at a time. A grant is a write, so the answer waits
+// until the grant is written. So does wait_for_admission(), which may send a stored answer at once.
+//
+// A call must live as long as gRPC may report an event of it. So it holds itself up to three times:
+// self_ until on_finished(), self_done_ until on_done(), self_reading_ until on_grant_read().
 namespace trireme::internal {
 namespace {
 
-// A smaller tensor is still in the cache when the last of it has come, so that to copy it costs
-// little.
+// Smallest tensor that is left in pieces. A smaller one is still in the cache when its last byte
+// has arrived, so copying it costs little.
 constexpr uint64_t kScatterFrom = 4 << 20;
-// The largest body that is looked into for that: this thread has other calls to serve.
+// Largest body that Method::scatters is asked about. The method may parse it, and this thread
+// serves other calls.
 constexpr size_t kScatterBody = 1 << 20;
 
 }  // namespace
 
-void IncomingCall::accept(ServerContextOfCalls& server, CallWatch* watch) {
+void IncomingCall::accept(ServerCallContext& server, CallWatch* watch) {
   Gate::Pass alive = server.alive.enter();
-  if (!alive) return;  // the server stops
+  if (!alive) return;  // the server is stopping
   auto call = std::make_shared<IncomingCall>(server, std::move(alive), watch);
   call->self_ = call;
   call->context_.AsyncNotifyWhenDone(call->done_.start());
@@ -28,14 +49,14 @@ void IncomingCall::accept(ServerContextOfCalls& server, CallWatch* watch) {
                                   call->accepted_.start());
 }
 
-IncomingCall::IncomingCall(ServerContextOfCalls& server, Gate::Pass alive, CallWatch* watch)
+IncomingCall::IncomingCall(ServerCallContext& server, Gate::Pass alive, CallWatch* watch)
     : server_(server),
       alive_(std::move(alive)),
       watch_(watch),
       reader_(server.options.limits.message, this) {}
 
 void IncomingCall::on_accepted(bool ok) {
-  if (!ok) {  // the server stops; gRPC will not report on this call again
+  if (!ok) {  // the server is stopping; gRPC reports no further event of this call, not even done_
     self_.reset();
     return;
   }
@@ -47,7 +68,7 @@ void IncomingCall::on_accepted(bool ok) {
   if (server_.calls.fetch_add(1, std::memory_order_relaxed) >= server_.options.limits.calls) {
     return finish(make_status(ErrorCode::kResourceExhausted,
                               absl::StrCat("the server has ", server_.options.limits.calls,
-                                           " calls under way, its limit; try again later")));
+                                           " calls in flight, its limit; try again later")));
   }
   serving_ = server_.serving.enter();
   if (!serving_) {
@@ -67,8 +88,8 @@ void IncomingCall::on_accepted(bool ok) {
 }
 
 absl::Status IncomingCall::admit(uint64_t bytes) {
-  // The tensors of a request that waits at an intake hold no memory yet, and those of one that was
-  // let in are counted there. The body, which comes before, has to be counted here.
+  // The intake counts the tensors of its requests. They are only checked here, so that a request
+  // that can never fit does not wait. The body comes before the intake and is counted here.
   const bool tensors = reader_.has_prefix();
   if (registered_->intake && tensors) return server_.receiving.check_alone(bytes);
   TRIREME_ASSIGN_OR_RETURN(ReceiveBudget::Share share,
@@ -77,27 +98,29 @@ absl::Status IncomingCall::admit(uint64_t bytes) {
   return absl::OkStatus();
 }
 
-void IncomingCall::expect_progress(Time since, uint64_t bytes) {
+void IncomingCall::set_progress_deadline(Time since, uint64_t bytes) {
   const ServerLimits& limits = server_.options.limits;
-  late_at_.store(since + limits.transfer_time + std::chrono::seconds(bytes / limits.transfer_rate),
-                 std::memory_order_relaxed);
+  progress_deadline_.store(
+      since + limits.transfer_time + std::chrono::seconds(bytes / limits.transfer_rate),
+      std::memory_order_relaxed);
 }
 
-void IncomingCall::let_go_if_late(Time now) {
-  if (now < late_at_.load(std::memory_order_relaxed)) return;
-  expect_none();
+void IncomingCall::cancel_if_stalled(Time now) {
+  if (now < progress_deadline_.load(std::memory_order_relaxed)) return;
+  clear_progress_deadline();
   if (const auto suppressed = server_.refusals.admit()) {
-    log_warning(server_.options.task, ": let go of the caller of ", method(), " at ",
-                context_.peer(), ", which sends or takes nothing; ", received_,
-                " bytes of its request had arrived");
+    log_warning(server_.options.task, ": cancelled the call of ", method(), " from ",
+                context_.peer(), ": the caller sent or took too few bytes for too long; ",
+                received_, " bytes of its request had arrived");
   }
-  context_.TryCancel();  // ends the read or write that is waiting
+  context_.TryCancel();  // ends the read or write that is in progress
 }
 
 void IncomingCall::on_read(bool ok) {
   held_back_ = false;
   if (!ok) {
-    return end_request(make_status(ErrorCode::kInvalidArgument, "the request ends too early"));
+    return end_request(
+        make_status(ErrorCode::kInvalidArgument, "the request ended before it was complete"));
   }
   const size_t bytes = frame_.Length();
   if (registered_->stats.bytes_in != nullptr) registered_->stats.bytes_in->add(bytes);
@@ -106,15 +129,16 @@ void IncomingCall::on_read(bool ok) {
   const absl::Status status = take_frame();
   if (!status.ok() || reader_.done()) return end_request(status);
   if (reader_.paused()) {
-    waits_to_ask_ = writing_grant_;  // an answer that is there already could not be written
-    return waits_to_ask_ ? void() : wait_for_turn();
+    // wait_for_admission() may send a stored answer, which must not be written during a grant.
+    asks_after_grant_ = writing_grant_;
+    return asks_after_grant_ ? void() : wait_for_admission();
   }
   grant_more();
   read_on();
 }
 
 absl::Status IncomingCall::take_frame() {
-  if (held_frame_.Valid()) TRIREME_RETURN_IF_ERROR(take_held_frame());  // the call was let in
+  if (held_frame_.Valid()) TRIREME_RETURN_IF_ERROR(take_held_frame());  // the call was admitted
   TRIREME_ASSIGN_OR_RETURN(held_from_, read_frame(frame_, reader_));
   if (reader_.has_prefix()) TRIREME_RETURN_IF_ERROR(check_prefix());
   if (!reader_.paused()) {
@@ -122,7 +146,7 @@ absl::Status IncomingCall::take_frame() {
     return absl::OkStatus();
   }
   held_frame_.Swap(&frame_);
-  // All of it is here: to hold it back would save nothing.
+  // If the frame holds the rest of the request, waiting for the intake would save no memory.
   if (*reader_.bytes_left() > held_frame_.Length() - held_from_) return absl::OkStatus();
   return take_held_frame();
 }
@@ -142,38 +166,41 @@ absl::Status IncomingCall::take_held_frame() {
   return absl::OkStatus();
 }
 
-void IncomingCall::wait_for_turn() {
+void IncomingCall::wait_for_admission() {
   if (!self_done_) {
-    return end_request(make_status(ErrorCode::kCancelled, "the caller did not wait for its turn"));
+    return end_request(
+        make_status(ErrorCode::kCancelled, "the caller gave up before the request was admitted"));
   }
-  expect_none();  // it waits for us
-  // Before it waits: later requests may be answered, and their answers dropped, in the meantime.
+  clear_progress_deadline();  // the caller waits for the server
+  // Registered before it waits: meanwhile later requests of this caller may be answered and their
+  // answers dropped, and the cache rejects a request that is older than a dropped one.
   if (registered_->repeats != Repeats::kHarmless) {
     const absl::StatusOr<bool> is_new = begin_once();
     if (!is_new.ok()) return end_request(is_new.status());
-    if (!*is_new) return;  // the answer of the first attempt is sent, and the rest never read
+    if (!*is_new) return;  // the first attempt's answer is sent, and the rest is never read
   }
   held_back_ = true;
-  let_in_ = reader_.declared_bytes();
-  // The sender may send at least one more frame without another grant, and with that the next grant
-  // comes.
-  const auto place = registered_->intake->ask(let_in_, [self = shared_from_this()] {
+  admitted_bytes_ = reader_.declared_bytes();
+  // The sender still has room for at least one frame, so the read that follows the admission ends
+  // without another grant, and on_read() then grants more.
+  const auto place = registered_->intake->ask(admitted_bytes_, [self = shared_from_this()] {
     self->reading_since_ = std::chrono::steady_clock::now();
     self->read_on();
   });
   if (!place) return;
   place_ = *place;
-  // A caller that hears nothing for long takes its call for lost and sends it again.
-  write_grant(kUngranted);
+  // Tells the caller that its request has arrived. A caller that gets no frame for long takes the
+  // call for lost and retries it. The grant permits nothing new.
+  write_grant(kInitialGrantBytes);
 }
 
 void IncomingCall::read_on() {
-  expect_progress(reading_since_, received_);
+  set_progress_deadline(reading_since_, received_);
   stream_.Read(&frame_, read_.start());
 }
 
 void IncomingCall::grant_more() {
-  if (writing_grant_) return;  // its end asks again
+  if (writing_grant_) return;  // on_grant_written() calls this again
   if (const auto due = receive_window_.next_grant(reader_.bytes_left())) write_grant(*due);
 }
 
@@ -186,25 +213,26 @@ void IncomingCall::write_grant(uint64_t bytes) {
 void IncomingCall::on_grant_written(bool ok) {
   writing_grant_ = false;
   if (request_status_) return request_ended();
-  if (std::exchange(waits_to_ask_, false)) return wait_for_turn();
+  if (std::exchange(asks_after_grant_, false)) return wait_for_admission();
   if (ok && !held_back_) grant_more();
 }
 
-// gRPC takes one write at a time, so the answer waits for a grant that is on its way.
+// gRPC permits one write at a time, so the answer waits for a grant that is being written.
 void IncomingCall::end_request(absl::Status status) {
   request_status_ = std::move(status);
   if (!writing_grant_) request_ended();
 }
 
 void IncomingCall::request_ended() {
-  expect_none();
+  clear_progress_deadline();
   shares_.clear();
   held_frame_.Clear();
   scattered_ = reader_.take_scattered();
   if (!request_status_->ok()) {
-    if (answers_repetitions_) {  // nothing was done
-      server_.answers.finish(reader_.prefix().sender, reader_.prefix().request_id,
-                             make_status(ErrorCode::kCancelled, "the request did not arrive"));
+    if (answers_repetitions_) {  // CANCELLED: nothing was executed, so a retry may be executed
+      server_.answers.finish(
+          reader_.prefix().sender, reader_.prefix().request_id,
+          make_status(ErrorCode::kCancelled, "the request did not arrive completely"));
     }
     return finish(*request_status_);
   }
@@ -222,8 +250,8 @@ absl::StatusOr<bool> IncomingCall::begin_once() {
     const absl::Status refusal =
         make_status(ErrorCode::kFailedPrecondition,
                     absl::StrCat(method(),
-                                 " is done once, so the call has to say which incarnation it is "
-                                 "meant for: say hello first"));
+                                 " is executed only once, so the call must name the incarnation "
+                                 "that it is meant for; call Channel::hello first"));
     log_refusal(refusal);
     return refusal;
   }
@@ -240,12 +268,13 @@ absl::StatusOr<bool> IncomingCall::begin_once() {
 void IncomingCall::serve() {
   ServerCall call(shared_from_this());
   const absl::Status status = try_call([&] { registered_->handler(std::move(call)); });
-  // A handler that throws has dropped its call, which answered it; the reason is for the log.
+  // A handler that throws destroys its ServerCall, which answers the call. Only the log gets the
+  // reason.
   if (!status.ok()) log_error(server_.options.task, ": ", method(), " threw: ", describe(status));
 }
 
-// Before a byte of the request is read. Without certificates there are no roles, and the port is
-// reached by the trusted only (Credentials::check_bind).
+// Without certificates there are no roles. Then only trusted peers can reach the port
+// (Credentials::check_bind).
 absl::Status IncomingCall::check_role() {
   if (!server_.options.credentials.is_secure()) return absl::OkStatus();
   peer_ = peer_of(*context_.auth_context());
@@ -253,14 +282,14 @@ absl::Status IncomingCall::check_role() {
   absl::Status refusal;
   if (!peer_) {
     refusal = make_status(ErrorCode::kUnauthenticated,
-                          absl::StrCat("refused ", method(), " to the peer at ", context_.peer(),
+                          absl::StrCat("rejected ", method(), " from the peer at ", context_.peer(),
                                        ": its certificate names no role; it needs one URI such as "
                                        "trireme://worker/0"));
   } else {
-    refusal =
-        make_status(ErrorCode::kPermissionDenied,
-                    absl::StrCat("refused ", method(), " to ", peer_->name, " at ", context_.peer(),
-                                 ": it is for ", registered_->callers.to_string(), " only"));
+    refusal = make_status(
+        ErrorCode::kPermissionDenied,
+        absl::StrCat("rejected ", method(), " from ", peer_->name, " at ", context_.peer(),
+                     ": only ", registered_->callers.to_string(), " may call it"));
   }
   log_refusal(refusal);
   return refusal;
@@ -301,7 +330,7 @@ void IncomingCall::respond(absl::StatusOr<Message> response) {
 void IncomingCall::leave_intake() {
   scattered_.clear();
   scattered_share_ = {};
-  if (let_in_ > 0) registered_->intake->leave(std::exchange(let_in_, 0));
+  if (admitted_bytes_ > 0) registered_->intake->leave(std::exchange(admitted_bytes_, 0));
 }
 
 void IncomingCall::send(absl::StatusOr<Message> response) {
@@ -314,10 +343,11 @@ void IncomingCall::send(absl::StatusOr<Message> response) {
                                     *std::move(response));
   if (!writer.ok()) return finish(writer.status());
   if (asked.one_frame && writer->bytes_left() > kMaxFrameBytes) {
-    return finish(make_status(
-        ErrorCode::kResourceExhausted,
-        absl::StrCat("the answer to ", method(), " has ", writer->bytes_left(),
-                     " bytes, but the caller takes one frame of at most ", kMaxFrameBytes)));
+    return finish(
+        make_status(ErrorCode::kResourceExhausted,
+                    absl::StrCat("the answer to ", method(), " has ", writer->bytes_left(),
+                                 " bytes, but the caller takes one frame of at most ",
+                                 kMaxFrameBytes, "; set CallOptions::large_response")));
   }
   writer_.emplace(*std::move(writer));
   answered_ = std::chrono::steady_clock::now();
@@ -331,7 +361,7 @@ void IncomingCall::write_next() {
   const bool whole = reader_.prefix().one_frame;
   const uint64_t bytes =
       whole ? writer_->bytes_left() : std::min<uint64_t>(writer_->bytes_left(), kFrameBytes);
-  expect_progress(answered_, sent_);
+  set_progress_deadline(answered_, sent_);
   if (!whole && !send_window_.has_room(bytes)) {
     waits_for_grant_ = true;
     return;
@@ -348,7 +378,8 @@ void IncomingCall::write_next() {
 
 void IncomingCall::on_written(bool ok) {
   if (!ok) return give_up();
-  // Asked for here, not when the answer begins: from the first write on, events come on one thread.
+  // The first read of a grant starts here and not in send(), which may run on any thread: from the
+  // first write on, all of the call's state belongs to the thread of its queue.
   if (!self_reading_ && !send_window_.covers(sent_ + writer_->bytes_left())) read_grant_of_caller();
   write_next();
 }
@@ -361,12 +392,12 @@ void IncomingCall::read_grant_of_caller() {
 void IncomingCall::on_grant_read(bool ok) {
   const std::shared_ptr<IncomingCall> self = std::move(self_reading_);
   const bool waited = std::exchange(waits_for_grant_, false);
-  if (!writer_) return;  // the answer is out
+  if (!writer_) return;  // the answer was sent completely
   const auto granted = ok ? read_grant(frame_) : std::nullopt;
   frame_.Clear();
   if (!granted) {
     if (waited) return give_up();
-    context_.TryCancel();  // the write that is under way ends then
+    context_.TryCancel();  // makes the write in progress fail, and on_written() gives up
     return;
   }
   send_window_.grant(*granted);
@@ -374,9 +405,9 @@ void IncomingCall::on_grant_read(bool ok) {
   if (waited) write_next();
 }
 
-// The caller is gone, or does not keep to the protocol. Finishing releases the call.
+// Ends a call whose caller is gone or does not keep to the protocol.
 void IncomingCall::give_up() {
-  expect_none();
+  clear_progress_deadline();
   stream_.Finish(grpc::Status::CANCELLED, finished_.start());
 }
 
@@ -409,10 +440,11 @@ void IncomingCall::on_done(bool) {
       cancelled_ = true;
       stop = stop_;
     }
-    if (stop) stop->request_stop();  // outside the lock: it runs the callbacks of others
+    if (stop) stop->request_stop();  // without the lock, since it runs callbacks
     if (place_ > 0 && registered_->intake->withdraw(place_)) {
-      let_in_ = 0;
-      end_request(make_status(ErrorCode::kCancelled, "the caller did not wait for its turn"));
+      admitted_bytes_ = 0;
+      end_request(
+          make_status(ErrorCode::kCancelled, "the caller gave up before the request was admitted"));
     }
   }
   self_done_.reset();
@@ -425,7 +457,9 @@ namespace trireme {
 ServerCall::ServerCall(std::shared_ptr<internal::IncomingCall> call) : call_(std::move(call)) {}
 
 ServerCall::~ServerCall() {
-  if (call_) respond(make_status(ErrorCode::kInternal, "the call was dropped without an answer"));
+  if (call_) {
+    respond(make_status(ErrorCode::kInternal, "the handler dropped the call without an answer"));
+  }
 }
 
 const std::string& ServerCall::method() const {

@@ -48,7 +48,7 @@ class LimitedService final : public Service {
             {kPieces, Roles::all(), Repeats::kHarmless, count_pieces, intake_,
              [](const std::string& body) { return body == "scatter"; }}};
   }
-  // Answers with the number of pieces and the sum of each tensor.
+  // Answers for each tensor whether it came in pieces, and its sum.
   static void count_pieces(ServerCall call) {
     std::string answer;
     for (size_t i = 0; i < call.request().tensors.size(); ++i) {
@@ -101,7 +101,7 @@ class LimitsTest : public testing::Test {
   std::unique_ptr<Channel> channel_;
 };
 
-// A stream of bytes that no Channel would send, and that may stop anywhere.
+// Sends arbitrary bytes on a stream, which a Channel would not, and may stop anywhere.
 class RawStream {
  public:
   RawStream(const std::string& address, const std::string& method)
@@ -126,7 +126,7 @@ class RawStream {
     return next();
   }
   grpc::Status finish() {
-    do {  // grants, which would otherwise stand before the status
+    do {  // skips grants, which come before the status
       stream_->Read(&read_, nullptr);
     } while (next());
     grpc::Status status;
@@ -150,9 +150,9 @@ class RawStream {
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
 };
 
-// The first bytes of a message with one tensor of this many bytes.
+// Returns the first bytes of a message with one tensor of `declared` bytes.
 std::string first_bytes(int64_t declared) {
-  // Virtual memory only: none of it is touched.
+  // Takes virtual memory only, since none of it is touched.
   const at::Tensor tensor = BufferPool::shared().empty({declared}, at::kByte);
   auto writer = value_or_throw(MessageWriter::make({}, {"", {tensor}}));
   std::string bytes;
@@ -160,7 +160,7 @@ std::string first_bytes(int64_t declared) {
   return bytes;
 }
 
-TEST(ReceiveBudget, IsCountedForEachConnectionAndForAll) {
+TEST(ReceiveBudget, LimitsEachConnectionAndAllTogether) {
   internal::ReceiveBudget budget(100, 150);
   {
     auto first = budget.take("a", 60);
@@ -176,7 +176,7 @@ TEST(ReceiveBudget, IsCountedForEachConnectionAndForAll) {
   EXPECT_TRUE(budget.take("c", 100).ok());
 }
 
-TEST_F(LimitsTest, WhatIsDeclaredTooLargeIsRefusedBeforeMemoryIsTaken) {
+TEST_F(LimitsTest, RejectsATooLargeDeclaredSizeBeforeAllocating) {
   start({.connection_receive_bytes = 1 << 30, .receive_bytes = 1 << 30});
   const std::string bytes = first_bytes(int64_t{10} << 30);
   const int64_t before = process_memory().resident;
@@ -190,12 +190,12 @@ TEST_F(LimitsTest, WhatIsDeclaredTooLargeIsRefusedBeforeMemoryIsTaken) {
   EXPECT_LT(process_memory().resident - before, 64 * kMiB);
 }
 
-TEST_F(LimitsTest, WhatArrivesCountsUntilItIsWhole) {
+TEST_F(LimitsTest, ARequestCountsUntilItIsComplete) {
   start({.connection_receive_bytes = 48 * kMiB, .receive_bytes = 64 * kMiB});
   {
     RawStream first(server_->address(), kLimitedEcho);
     first.write(first_bytes(40 * kMiB));
-    // The bytes of the first count as soon as they have arrived.
+    // The first request counts as soon as its declaration has arrived.
     absl::Status refused;
     const at::Tensor other = at::zeros({40 * kMiB}, at::kByte);
     for (const Time limit = after(seconds(20)); refused.ok() && Clock::real().now() < limit;) {
@@ -204,20 +204,20 @@ TEST_F(LimitsTest, WhatArrivesCountsUntilItIsWhole) {
     EXPECT_EQ(error_code(refused), ErrorCode::kResourceExhausted);
     EXPECT_TRUE(channel_->call(kLimitedEcho, {"small ones always get through", {}}).ok());
   }
-  // The first gave up, so there is room again.
+  // The first request was cancelled, so there is room again.
   absl::Status status = absl::UnknownError("");
   const at::Tensor other = at::zeros({40 * kMiB}, at::kByte);
   for (const Time limit = after(seconds(20)); !status.ok() && Clock::real().now() < limit;) {
     status = channel_->call(kLimitedEcho, {"", {other}}, {.large_response = true}).status();
   }
   EXPECT_TRUE(status.ok()) << status;
-  // One after the other, any number may come.
+  // Any number of requests may come one after the other.
   for (int i = 0; i < 4; ++i) {
     EXPECT_TRUE(channel_->call(kLimitedEcho, {"", {other}}, {.large_response = true}).ok());
   }
 }
 
-TEST_F(LimitsTest, LargeTensorsStayInPiecesWhereTheMethodWantsThemAndThereIsRoom) {
+TEST_F(LimitsTest, LeavesLargeTensorsInPiecesIfTheMethodAsksAndThereIsRoom) {
   const Message request{"scatter", {at::ones({3}), at::ones({8 * kMiB}, at::kByte)}};
   start({});
   EXPECT_EQ(value_or_throw(channel_->call(kPieces, request)).body, "whole 3; pieces 8388608; ");
@@ -227,7 +227,7 @@ TEST_F(LimitsTest, LargeTensorsStayInPiecesWhereTheMethodWantsThemAndThereIsRoom
   EXPECT_EQ(value_or_throw(channel_->call(kPieces, request)).body, "whole 3; whole 8388608; ");
 }
 
-TEST_F(LimitsTest, TooManyCallsAreRefused) {
+TEST_F(LimitsTest, RejectsTooManyCalls) {
   start({.calls = 2});
   std::vector<std::future<Response>> answers;
   for (int i = 0; i < 2; ++i) {
@@ -238,7 +238,7 @@ TEST_F(LimitsTest, TooManyCallsAreRefused) {
   ASSERT_TRUE(service_->wait_for_held(2));
   const absl::Status status = channel_->call(kLimitedEcho, {}).status();
   EXPECT_EQ(error_code(status), ErrorCode::kResourceExhausted);
-  EXPECT_THAT(describe(status), HasSubstr("2 calls under way"));
+  EXPECT_THAT(describe(status), HasSubstr("2 calls in flight"));
   service_->release();
   for (auto& answer : answers) answer.get();
   absl::Status again = absl::UnknownError("");
@@ -248,7 +248,7 @@ TEST_F(LimitsTest, TooManyCallsAreRefused) {
   EXPECT_TRUE(again.ok());
 }
 
-TEST_F(LimitsTest, CallsBeyondThoseOfAConnectionWaitForTheirTurn) {
+TEST_F(LimitsTest, CallsBeyondTheConnectionLimitWait) {
   start({.connection_calls = 4});
   std::vector<std::future<Response>> answers;
   for (int i = 0; i < 100; ++i) {
@@ -259,7 +259,7 @@ TEST_F(LimitsTest, CallsBeyondThoseOfAConnectionWaitForTheirTurn) {
   for (auto& answer : answers) EXPECT_TRUE(answer.get().ok());
 }
 
-TEST_F(LimitsTest, ACallerThatStopsSendingIsLetGo) {
+TEST_F(LimitsTest, CancelsACallThatStopsSending) {
   start({.transfer_time = milliseconds(300)});
   RawStream silent(server_->address(), kLimitedEcho);
   RawStream midway(server_->address(), kLimitedEcho);
@@ -269,14 +269,14 @@ TEST_F(LimitsTest, ACallerThatStopsSendingIsLetGo) {
   EXPECT_TRUE(channel_->call(kLimitedEcho, {}).ok());
 }
 
-TEST_F(LimitsTest, ACallerThatDoesNotTakeItsAnswerIsLetGo) {
+TEST_F(LimitsTest, CancelsACallWhoseAnswerIsNotTaken) {
   start({.calls = 1, .transfer_time = milliseconds(300)});
   RawStream stream(server_->address(), kBig);
   auto writer = value_or_throw(MessageWriter::make({}, {}));
   std::string bytes;
   for (const Piece& piece : writer.next_frame(writer.bytes_left())) bytes += piece.bytes;
   stream.write(bytes);
-  // While it is served there is no room for another; then there is.
+  // Another call is rejected while this one is served, and succeeds after it was cancelled.
   bool refused = false, served = false;
   for (const Time limit = after(seconds(20)); !served && Clock::real().now() < limit;) {
     const bool ok = channel_->call(kLimitedEcho, {}).ok();
@@ -287,7 +287,7 @@ TEST_F(LimitsTest, ACallerThatDoesNotTakeItsAnswerIsLetGo) {
   EXPECT_TRUE(served);
 }
 
-TEST_F(LimitsTest, AHandlerMayTakeItsTime) {
+TEST_F(LimitsTest, DoesNotCancelASlowHandler) {
   start({.transfer_time = milliseconds(100)});
   std::promise<Response> answer;
   channel_->call(kHold, {}, {}, [&](Response r) { answer.set_value(std::move(r)); });
@@ -298,7 +298,7 @@ TEST_F(LimitsTest, AHandlerMayTakeItsTime) {
   EXPECT_EQ(error_code(future.get().status()), ErrorCode::kInternal);  // dropped, not cancelled
 }
 
-TEST_F(LimitsTest, AConnectionThatNeverSpeaksIsClosed) {
+TEST_F(LimitsTest, ClosesAConnectionWithoutAHandshake) {
   start({.handshake_time = milliseconds(300)});
   const std::string address = server_->address();
   const int socket = ::socket(AF_INET, SOCK_STREAM, 0);

@@ -7,9 +7,24 @@
 #include "trireme/rpc/retrying_call.h"
 #include "trireme/rpc/timer.h"
 
+// On the wire a call is always a stream of frames each way (docs/wire.md). The client has two forms
+// of it:
+//
+// - If the request fits one frame and the caller expects a small answer, it uses gRPC's unary form,
+//   which sends the same bytes with one event instead of three. The prefix says so (one_frame), and
+//   the server then answers in one frame, without grants.
+// - Otherwise it uses a stream. Frames of the request are written as far as the server has granted
+//   bytes. A read is always outstanding: until the answer begins it returns grants, and then frames
+//   of the answer, for which this side writes grants. The stream therefore stays open for writing
+//   until the server ends it.
+//
+// The end of a stream is a read that fails; then Finish() gets the status. Several operations may
+// be outstanding, so events_ counts them, and the last event completes and deletes the call.
 namespace trireme::internal {
 namespace {
 
+// Counts the contents only. The prefix and the tensor table come on top. The table has 4 bytes for
+// each tensor and 8 for each of its dimensions. kMaxFrameBytes leaves 3 MiB for tables.
 bool fits_one_frame(const Message& message) {
   size_t bytes = message.body.size();
   for (const at::Tensor& tensor : message.tensors) {
@@ -44,13 +59,13 @@ OutgoingCall::OutgoingCall(const Target& target, const std::string& method,
                            OnResponse on_response)
     : target_(target),
       method_(method),
-      first_word_(options.first_word),
+      first_frame_deadline_(options.first_frame_deadline),
       stop_(options.stop),
       queue_(std::move(queue)),
       on_response_(std::move(on_response)),
       reader_(target.limits, /*admission=*/nullptr, options.into) {
-  context_.set_deadline(
-      to_timespec(unary ? std::min(options.deadline, options.first_word) : options.deadline));
+  context_.set_deadline(to_timespec(unary ? std::min(options.deadline, options.first_frame_deadline)
+                                          : options.deadline));
   context_.set_wait_for_ready(options.wait_for_ready);
   if (options.stop.stop_possible()) {
     on_stop_.emplace(options.stop, [this] { context_.TryCancel(); });
@@ -88,16 +103,16 @@ void OutgoingCall::on_unary(bool) {
 
 void OutgoingCall::start_stream(MessageWriter writer) {
   writer_.emplace(std::move(writer));
-  context_.set_initial_metadata_corked(true);  // goes out with the first frame
+  context_.set_initial_metadata_corked(true);  // sent together with the first frame
   stream_ = target_.stub->PrepareCall(&context_, method_, queue_.queue);
   stream_->StartCall(nullptr);
-  if (first_word_ != Time::max()) end_unless_heard_by(first_word_);
-  events_ = 1;  // of the read below, which the event of the first write may come before
+  if (first_frame_deadline_ != Time::max()) end_unless_heard_by(first_frame_deadline_);
+  // Counts the read below already, since the event of the first write may come before it.
+  events_ = 1;
   write_on();
   stream_->Read(&frame_, read_tag_.start());
 }
 
-// Writes what is due: the rest of the request as far as it was granted, or a grant of our own.
 void OutgoingCall::write_on() {
   if (writing_ || ended_) return;
   if (writer_) {
@@ -120,24 +135,24 @@ void OutgoingCall::write(const grpc::ByteBuffer& frame) {
 
 void OutgoingCall::on_written(bool ok) {
   writing_ = false;
-  if (!ok) ended_ = true;  // the read that is under way ends as well
+  if (!ok) ended_ = true;  // the outstanding read fails as well
   write_on();
   event_done();
 }
 
 void OutgoingCall::on_read(bool ok) {
-  if (!ok) {  // the end, or an error: the status tells
+  if (!ok) {  // the end of the stream, or an error; the status says which
     ended_ = true;
     ++events_;
     stream_->Finish(&grpc_status_, finished_tag_.start());
     return event_done();
   }
   heard_ = true;
-  // The next read is asked for before this frame is copied, so that the sender need not wait.
+  // The next read starts before this frame is copied, so that the sender does not have to wait.
   grpc::ByteBuffer frame;
   frame.Swap(&frame_);
   stream_->Read(&frame_, read_tag_.start());
-  if (!read_status_.ok()) return;
+  if (!read_status_.ok()) return;  // the call was cancelled; reads go on until the stream ends
   if (!answer_began_) {
     if (const auto granted = read_grant(frame)) {
       send_window_.grant(*granted);
@@ -163,7 +178,7 @@ void OutgoingCall::event_done() {
 }
 
 void OutgoingCall::complete() {
-  on_stop_.reset();  // waits for a cancellation that is running right now
+  on_stop_.reset();  // blocks while a cancellation is running, which uses this call
   on_end_.reset();
   if (timer_) {
     MutexLock lock(timer_->mutex);
@@ -172,7 +187,7 @@ void OutgoingCall::complete() {
   OnResponse on_response = std::move(on_response_);
   absl::Status status = outcome();
   Response response = status.ok() ? Response(reader_.take()) : Response(std::move(status));
-  delete this;
+  delete this;  // releases the queue and the target before the callback runs
   on_response(std::move(response));
 }
 
@@ -183,9 +198,10 @@ absl::Status OutgoingCall::outcome() const {
   if (!read_status_.ok()) return with_origin(read_status_, {target_.task, method_});
   if (grpc_status_.ok()) {
     if (reader_.done()) return absl::OkStatus();
-    return make_status(ErrorCode::kInternal,
-                       absl::StrCat("the answer of ", peer, " to ", method_, " ends too early"),
-                       origin);
+    return make_status(
+        ErrorCode::kInternal,
+        absl::StrCat("the answer of ", peer, " to ", method_, " ended before it was complete"),
+        origin);
   }
   if (made_by_peer(grpc_status_)) return as_answer(with_origin(from_grpc(grpc_status_), origin));
   switch (late_ ? grpc::StatusCode::DEADLINE_EXCEEDED : grpc_status_.error_code()) {
@@ -197,9 +213,9 @@ absl::Status OutgoingCall::outcome() const {
     case grpc::StatusCode::CANCELLED:
       if (!stop_.stop_requested() && !queue_.ends.stop_requested()) {
         return make_status(ErrorCode::kTaskUnreachable,
-                           absl::StrCat(peer, " ended the call of ", method_,
-                                        " without an answer: it stops, or it gave up on a call "
-                                        "that did not go on; its log tells"),
+                           absl::StrCat(peer, " cancelled the call of ", method_,
+                                        " without an answer: it is stopping, or the call made no "
+                                        "progress for too long; see its log"),
                            origin);
       }
       return make_status(ErrorCode::kCancelled,
@@ -209,15 +225,15 @@ absl::Status OutgoingCall::outcome() const {
       return make_status(
           ErrorCode::kTaskUnreachable,
           absl::StrCat("cannot reach ", peer, " for ", method_, " (", grpc_status_.error_message(),
-                       "); is the task running? `trireme status` shows",
-                       target_.secure ? ". It may also have refused this side's certificate, which "
-                                        "its log tells"
+                       "); is the task running? Check with `trireme status`",
+                       target_.secure ? ". It may also have rejected this side's certificate; see "
+                                        "its log"
                                       : ""),
           origin);
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
       return make_status(ErrorCode::kTaskUnreachable,
-                         absl::StrCat(peer, " ended the call of ", method_,
-                                      " as what it may hold of unread requests is used up (",
+                         absl::StrCat(peer, " cancelled the call of ", method_,
+                                      " because its memory limit for unread requests is reached (",
                                       grpc_status_.error_message(), ")"),
                          origin);
     case grpc::StatusCode::UNIMPLEMENTED:

@@ -17,24 +17,21 @@
 
 namespace trireme::internal {
 
-// What a call needs to know of its channel.
+// The part of a channel that its calls need. Calls may outlive the channel, so each has a copy.
 struct Target {
   std::shared_ptr<grpc::GenericStub> stub;
   std::string task;
   std::string address;
   MessageLimits limits;
-  bool secure = false;
+  bool secure = false;  // true with TLS
 };
 
-// The client's side of one call. It owns itself from start() to its callback.
-//
-// On the wire a call is always a stream of frames each way. When both ways fit one frame, the
-// unary form of gRPC's client says the same with a third of the events; otherwise frames are
-// written and read side by side. Between the request's frames the server's grants are read, and
-// between the answer's frames ours are written; so the stream stays open for writing until the
-// server ends it. After start() events come one at a time, on the thread of the call's queue.
+// The client's side of one call. It owns itself from start() to its callback. The source describes
+// its protocol. After start() its events come one at a time, on the thread that polls its queue.
 class OutgoingCall {
  public:
+  // Starts one attempt of a call. Calls `on_response` once: on the thread that polls the queue, or
+  // before the return if the request cannot be sent.
   static void start(const Target& target, const std::string& method, const Prefix& prefix,
                     Message request, const CallOptions& options, CallQueue queue,
                     OnResponse on_response);
@@ -44,28 +41,33 @@ class OutgoingCall {
                bool unary, CallQueue queue, OnResponse on_response);
   ~OutgoingCall() = default;
 
-  // Lets the timer of a call that may have ended find it as long as it lives.
+  // Connects a timer, which cannot be cancelled, to a call that may end before it fires.
   struct Timer {
     Mutex mutex;
-    OutgoingCall* call ABSL_GUARDED_BY(mutex) = nullptr;
+    OutgoingCall* call ABSL_GUARDED_BY(mutex) = nullptr;  // null once the call has ended
   };
 
+  // Cancels the call at `time` if no frame has arrived by then.
   void end_unless_heard_by(Time time);
   void start_unary(MessageWriter writer);
   void start_stream(MessageWriter writer);
+  // Writes the next frame of the request if it was granted, or else a pending grant.
   void write_on();
   void write(const grpc::ByteBuffer& frame);
   void on_unary(bool ok);
   void on_written(bool ok);
   void on_read(bool ok);
   void on_finished(bool ok);
+  // Counts an event. Completes the call after the last one.
   void event_done();
+  // Deletes this call and calls back.
   void complete();
+  // Returns OK if the answer is complete, otherwise the error, with task, address and method.
   absl::Status outcome() const;
 
   const Target target_;
   const std::string method_;
-  const Time first_word_;
+  const Time first_frame_deadline_;
   const std::stop_token stop_;
   const CallQueue queue_;
   OnResponse on_response_;
@@ -74,21 +76,21 @@ class OutgoingCall {
 
   std::unique_ptr<grpc::GenericClientAsyncResponseReader> unary_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
-  std::optional<MessageWriter> writer_;  // of the request, until all of it is handed to gRPC
+  std::optional<MessageWriter> writer_;  // the request, until gRPC has all of it
   SendWindow send_window_;
-  std::optional<uint64_t> grant_;  // of the answer's bytes, to be written
-  bool writing_ = false;
-  bool ended_ = false;  // nothing can be written any more
+  std::optional<uint64_t> grant_;  // grant for the answer that is still to be written
+  bool writing_ = false;           // true while gRPC has a write in progress
+  bool ended_ = false;             // true once nothing can be written any more
   grpc::ByteBuffer frame_;
   std::shared_ptr<Timer> timer_;
-  std::atomic<bool> heard_ = false;  // a frame has come
-  std::atomic<bool> late_ = false;   // ended, as none came in time
-  bool answer_began_ = false;
+  std::atomic<bool> heard_ = false;  // true once a frame has arrived
+  std::atomic<bool> late_ = false;   // true if the timer cancelled the call
+  bool answer_began_ = false;        // true once a frame of the answer, not a grant, has arrived
   ReceiveWindow receive_window_;
   MessageReader reader_;
   grpc::Status grpc_status_;
-  absl::Status read_status_;
-  int events_ = 0;  // that are still to come
+  absl::Status read_status_;  // first error of the reader
+  int events_ = 0;            // number of events that are still to come
 
   MemberTag<OutgoingCall, &OutgoingCall::on_unary> unary_tag_{this};
   MemberTag<OutgoingCall, &OutgoingCall::on_written> written_tag_{this};

@@ -18,7 +18,7 @@ std::optional<Role> parse_role(const std::string& name) {
   return std::nullopt;
 }
 
-// The name ends up in logs, so it has to be harmless there.
+// Returns true if the name can be written to logs as it is.
 bool is_plain(const std::string& name) {
   if (name.empty() || name.size() > kMaxName) return false;
   for (char c : name) {
@@ -68,7 +68,7 @@ std::optional<Peer> Peer::from_uri(const std::string& uri) {
   if (slash == std::string::npos) return std::nullopt;
   const std::string index = rest.substr(slash + 1);
   int number = 0;
-  // Written back it has to be the same: one task has one URI.
+  // A task has exactly one URI, so forms such as "01" or "+1" are rejected.
   if (!absl::SimpleAtoi(index, &number) || number < 0 || absl::StrCat(number) != index) {
     return std::nullopt;
   }

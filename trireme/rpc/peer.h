@@ -9,15 +9,16 @@
 
 namespace trireme {
 
-// What a peer may be. A client is a program that is no task: `trireme status`, a coordinator that
-// the cluster spec does not name.
+// The role of a peer: the job of a task, or kClient for a program that is not a task, such as
+// `trireme status` or a coordinator that the cluster spec does not name.
 enum class Role : uint8_t { kChief, kWorker, kPs, kEvaluator, kClient };
 
+// Returns the role as it is written in certificates: "worker".
 const char* role_name(Role role);
 inline constexpr Role kEveryRole[] = {Role::kChief, Role::kWorker, Role::kPs, Role::kEvaluator,
                                       Role::kClient};
 
-// A set of roles. Without a default: whoever needs one has to say which.
+// A set of roles. Has no default constructor, so that every use names its roles.
 class Roles {
  public:
   constexpr Roles(std::initializer_list<Role> roles) {
@@ -36,17 +37,19 @@ class Roles {
   uint8_t bits_ = 0;
 };
 
-// Who is at the other end of a connection, as its certificate says. Certificates say it with a URI
-// among their alternative names (docs/decisions/roles-in-certificates.md):
+// The identity of one side of a connection. A certificate names it by a URI among its alternative
+// names (docs/decisions/roles-in-certificates.md):
 //
 //   trireme://worker/1        the task /job:worker/task:1
-//   trireme://client          a program; trireme://client/NAME if it is to have a name in logs
+//   trireme://client          a client program
+//   trireme://client/NAME     a client program with a name for logs
 struct Peer {
   Role role = Role::kClient;
-  std::string name;  // "/job:worker/task:1", "client", "client NAME"
+  std::string name;  // "/job:worker/task:1", "client" or "client NAME"
 
+  // Returns nullopt if the URI does not have one of these forms.
   static std::optional<Peer> from_uri(const std::string& uri);
-  // Throws Error for a job that is no role.
+  // Returns the URI of a task. Throws Error if its job is not a role.
   static std::string uri_of(const TaskId& task);
 
   bool is_task() const { return role != Role::kClient; }

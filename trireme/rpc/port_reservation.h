@@ -6,11 +6,13 @@
 
 namespace trireme {
 
-// A free loopback port, kept for a server that starts later: a cluster's spec has to name the port
-// before the server takes it. The port is bound but never listened on, which lets a server of this
-// or a child process take it and nobody else be given it. Movable; freed when destroyed.
+// Reserves a free loopback port for a server that starts later, because a cluster spec must name
+// the port before the server binds it. The port is bound but never listened on. A server that asks
+// for this port, in any process, can bind it, but the system does not give it to a process that
+// asks for any free port. Movable. The destructor frees the port.
 class PortReservation {
  public:
+  // Reserves a port that the system chooses.
   static absl::StatusOr<PortReservation> make();
 
   PortReservation(PortReservation&& other) noexcept;
@@ -18,7 +20,7 @@ class PortReservation {
   ~PortReservation();
 
   int port() const { return port_; }
-  // "127.0.0.1:PORT"
+  // Returns "127.0.0.1:PORT".
   std::string address() const;
 
  private:

@@ -8,8 +8,8 @@ namespace {
 
 absl::Status refused(uint64_t bytes, uint64_t taken, const char* whose, uint64_t limit) {
   return make_status(ErrorCode::kResourceExhausted,
-                     absl::StrCat("refused: a request declares ", bytes, " bytes while ", taken,
-                                  " more are arriving; the limit ", whose, " is ", limit,
+                     absl::StrCat("rejected the request: it declares ", bytes, " bytes while ",
+                                  taken, " more are arriving; the limit ", whose, " is ", limit,
                                   ". Send less at a time, or raise the server's limit"));
 }
 
@@ -26,7 +26,7 @@ absl::StatusOr<ReceiveBudget::Share> ReceiveBudget::take(const std::string& conn
   MutexLock lock(mutex_);
   const auto found = taken_by_.find(connection);
   const uint64_t own = found == taken_by_.end() ? 0 : found->second;
-  // Subtracted, not added: a sender may declare any number.
+  // Compares by subtraction: `bytes` is what the sender declares, and a sum could overflow.
   if (bytes > of_connection_ || own > of_connection_ - bytes) {
     return refused(bytes, own, "of a connection", of_connection_);
   }

@@ -10,14 +10,15 @@
 
 namespace trireme::internal {
 
-// How many bytes of requests may be arriving at a server at once, of each connection and of all.
-// Thread-safe; outlives its shares.
+// Limits the bytes of requests that arrive at a server at once, for each connection and for all
+// together. Unlike a ByteBudget it rejects a request that does not fit instead of queueing it.
+// Thread-safe. Must outlive its shares.
 class ReceiveBudget {
  public:
   ReceiveBudget(uint64_t of_connection, uint64_t of_all)
       : of_connection_(of_connection), of_all_(of_all) {}
 
-  // Given back when destroyed.
+  // A part of the budget, returned to it when the share is destroyed. Movable.
   class [[nodiscard]] Share {
    public:
     Share() = default;
@@ -44,9 +45,10 @@ class ReceiveBudget {
     uint64_t bytes_ = 0;
   };
 
-  // RESOURCE_EXHAUSTED when it would be too much even if nothing else were arriving.
+  // Returns RESOURCE_EXHAUSTED if `bytes` exceed a limit even with nothing else arriving.
   absl::Status check_alone(uint64_t bytes) const;
-  // RESOURCE_EXHAUSTED when it would be too much.
+  // Takes `bytes` for a request of this connection (the peer's address and port). Returns
+  // RESOURCE_EXHAUSTED if they exceed a limit together with what is arriving now.
   absl::StatusOr<Share> take(const std::string& connection, uint64_t bytes);
 
  private:
@@ -55,7 +57,8 @@ class ReceiveBudget {
   const uint64_t of_connection_;
   const uint64_t of_all_;
   Mutex mutex_;
-  uint64_t taken_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t taken_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of all connections
+  // Bytes of each connection; connections without a share have no entry.
   absl::flat_hash_map<std::string, uint64_t> taken_by_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -14,6 +14,7 @@ namespace trireme::internal {
 
 namespace {
 
+// Payload of a status that marks it as the server's own answer (as_answer).
 constexpr char kAnswerUrl[] = "trireme/answer";
 
 }  // namespace
@@ -23,7 +24,7 @@ absl::Status as_answer(absl::Status status) {
   return status;
 }
 
-bool may_be_lost(const absl::Status& status) {
+bool is_retryable(const absl::Status& status) {
   switch (error_code(status)) {
     case ErrorCode::kUnavailable:
       return true;
@@ -37,6 +38,8 @@ bool may_be_lost(const absl::Status& status) {
 
 namespace {
 
+// A call and its attempts, of which one is in flight at a time. The callbacks of the attempt and of
+// the timer between two attempts own it, so it needs no lock.
 class RetryingCall : public std::enable_shared_from_this<RetryingCall> {
  public:
   RetryingCall(const CallOptions& options, Attempt attempt, OnResponse on_response)
@@ -51,9 +54,10 @@ class RetryingCall : public std::enable_shared_from_this<RetryingCall> {
 
  private:
   void on_attempt(Response response) {
-    if (response.ok() || !may_be_lost(response.status())) return on_response_(std::move(response));
+    if (response.ok() || !is_retryable(response.status())) return on_response_(std::move(response));
     const Time next = after(options_.retry->delay_before(attempts_ + 1));
-    if (options_.stop.stop_requested() || next >= options_.deadline || nobody_there(response)) {
+    if (options_.stop.stop_requested() || next >= options_.deadline ||
+        unreachable_too_long(response)) {
       absl::Status last = response.status();
       return on_response_(make_status(
           error_code(last),
@@ -63,7 +67,8 @@ class RetryingCall : public std::enable_shared_from_this<RetryingCall> {
     run_at(next, [self = shared_from_this()] { self->start(); });
   }
 
-  bool nobody_there(const Response& response) {
+  // Returns true if all attempts of the last unreachable_time found the server unreachable.
+  bool unreachable_too_long(const Response& response) {
     if (error_code(response.status()) != ErrorCode::kTaskUnreachable) {
       unreachable_since_.reset();
       return false;
@@ -78,7 +83,7 @@ class RetryingCall : public std::enable_shared_from_this<RetryingCall> {
   const Attempt attempt_;
   OnResponse on_response_;
   int attempts_ = 0;
-  std::optional<Time> unreachable_since_;
+  std::optional<Time> unreachable_since_;  // time of the first unreachable attempt in a row
 };
 
 }  // namespace

@@ -67,7 +67,7 @@ TEST(Rpc, CarriesBodyAndTensorsBothWays) {
   EXPECT_TRUE(value_or_throw(channel.call(kEcho.name, {})).tensors.empty());
 }
 
-TEST(Rpc, StreamsWhatDoesNotFitAFrame) {
+TEST(Rpc, StreamsMessagesLargerThanAFrame) {
   auto server = start_server({kEcho});
   Channel channel({.address = server->address(), .task = kTask});
   for (int64_t bytes :
@@ -103,7 +103,7 @@ TEST(Rpc, BodyMaySpanFrames) {
   EXPECT_EQ(value_or_throw(channel.call(kEcho.name, {body, {}}, options)).body, body);
 }
 
-TEST(Rpc, SmallCallWithALargeAnswerSaysSo) {
+TEST(Rpc, AUnaryCallWithALargeAnswerFails) {
   auto server =
       start_server({{"/test.Test/Big", Roles::all(), Repeats::kHarmless, [](ServerCall call) {
                        call.respond(Message{"", {at::zeros({8 << 20}, at::kByte)}});
@@ -114,7 +114,7 @@ TEST(Rpc, SmallCallWithALargeAnswerSaysSo) {
   EXPECT_THAT(describe(status), HasSubstr("the caller takes one frame of at most 4194304"));
 }
 
-TEST(Rpc, AsynchronousCallsComeBackOnce) {
+TEST(Rpc, AsynchronousCallsCallBackOnce) {
   auto server = start_server({kEcho});
   Channel channel({.address = server->address(), .task = kTask});
   constexpr int kCalls = 500;
@@ -149,7 +149,7 @@ TEST(Rpc, UnknownMethodIsNamed) {
             "/job:ps/task:1: this server does not offer /test.Test/Nothing");
 }
 
-TEST(Rpc, DroppedAndThrowingHandlersAnswer) {
+TEST(Rpc, CallsAreAnsweredIfTheHandlerDropsThemOrThrows) {
   auto server =
       start_server({{"/test.Test/Drop", Roles::all(), Repeats::kHarmless, [](ServerCall) {}},
                     {"/test.Test/Throw", Roles::all(), Repeats::kHarmless,
@@ -174,7 +174,7 @@ TEST(Rpc, UnreachableTaskIsNamedWithItsAddress) {
               StartsWith("/job:ps/task:1: cannot reach /job:ps/task:1 at " + address));
 }
 
-// Holds calls until told to let them go, and tells what became of their stop tokens.
+// Holds a call until the test answers it, and reports when its stop token stops.
 struct Holder {
   Method method() {
     return {"/test.Test/Hold", Roles::all(), Repeats::kHarmless, [this](ServerCall call) {
@@ -218,7 +218,7 @@ TEST(Rpc, CancellationReachesTheServer) {
   holder.held.reset();
 }
 
-TEST(Rpc, HelloTellsWhoIsThereAndRefusesAnotherTask) {
+TEST(Rpc, HelloIdentifiesTheServerAndRejectsAnotherTask) {
   auto server = start_server({});
   Channel channel({.address = server->address(), .task = kTask});
   const Hello hello = value_or_throw(channel.hello(after(seconds(10))));
@@ -234,7 +234,7 @@ TEST(Rpc, HelloTellsWhoIsThereAndRefusesAnotherTask) {
               HasSubstr("meant for /job:worker/task:0, but this address is /job:ps/task:1"));
 }
 
-TEST(Rpc, ATaskThatWasStartedAgainRefusesCallsForTheOldOne) {
+TEST(Rpc, ARestartedTaskRejectsCallsForItsOldIncarnation) {
   auto server = start_server({kEcho});
   const std::string address = server->address();
   Channel channel({.address = address, .task = kTask});
@@ -268,7 +268,7 @@ TEST(Rpc, WaitsForAServerThatStartsLater) {
   EXPECT_EQ(value_or_throw(answer.get_future().get()).body, "x");
 }
 
-TEST(Rpc, OnePortHasOneServerAndTheErrorNamesBoth) {
+TEST(Rpc, ASecondServerOnAPortFailsAndTheErrorNamesBoth) {
   auto server = start_server({});
   const absl::Status status =
       RpcServer::start({.address = server->address(), .task = "/job:worker/task:0"}, {}).status();
@@ -280,8 +280,8 @@ TEST(Rpc, OnePortHasOneServerAndTheErrorNamesBoth) {
                          "two another address"));
 }
 
-TEST(Rpc, BindsLoopbackOnlyUnlessTold) {
-  // An address of another machine is a mistake of its own.
+TEST(Rpc, BindsOnlyLoopbackUnlessInsecure) {
+  // An address of another machine has its own error.
   EXPECT_THAT(describe(RpcServer::start({.address = "192.0.2.1:0", .task = kTask}, {}).status()),
               HasSubstr("this machine does not have this address"));
   for (const char* address : {"0.0.0.0:0", "[::]:0"}) {
@@ -294,7 +294,7 @@ TEST(Rpc, BindsLoopbackOnlyUnlessTold) {
   EXPECT_TRUE(Credentials::insecure().check_bind("0.0.0.0:0").ok());
 }
 
-TEST(Rpc, StopLetsCallsEndAndRefusesNewOnes) {
+TEST(Rpc, StopWaitsForCallsAndRejectsNewOnes) {
   Holder holder;
   auto server = start_server({holder.method(), kEcho});
   Channel channel({.address = server->address(), .task = kTask});
@@ -303,7 +303,7 @@ TEST(Rpc, StopLetsCallsEndAndRefusesNewOnes) {
                [&](Response response) { answer.set_value(std::move(response)); });
   ASSERT_EQ(holder.arrived.get_future().wait_for(seconds(10)), std::future_status::ready);
   std::thread stopper([&] { server->stop(after(seconds(30))); });
-  // Until the stop has begun calls are served, from then on refused.
+  // Calls are served until the stop has begun, and rejected from then on.
   absl::Status refused;
   for (const Time limit = after(seconds(10)); refused.ok() && Clock::real().now() < limit;) {
     refused = channel.call(kEcho.name, {}, within(seconds(5))).status();
@@ -314,7 +314,7 @@ TEST(Rpc, StopLetsCallsEndAndRefusesNewOnes) {
   stopper.join();
 }
 
-TEST(Rpc, StopCancelsWhatDoesNotEnd) {
+TEST(Rpc, StopCancelsCallsAtTheDeadline) {
   Holder holder;
   auto server = start_server({holder.method()});
   Channel channel({.address = server->address(), .task = kTask});
@@ -365,7 +365,7 @@ std::string valid_bytes(const Prefix& prefix) {
   return bytes;
 }
 
-TEST(Rpc, MalformedRequestsGetAnErrorAndTheServerLives) {
+TEST(Rpc, MalformedRequestsGetAnErrorAndTheServerGoesOn) {
   auto server = start_server({kEcho});
   EXPECT_TRUE(send_raw(server->address(), valid_bytes({})).ok());
   EXPECT_EQ(internal::from_grpc(send_raw(server->address(), std::string(100, 'x'))).code(),
@@ -381,7 +381,7 @@ TEST(Rpc, MalformedRequestsGetAnErrorAndTheServerLives) {
   EXPECT_TRUE(channel.call(kEcho.name, {"still here", {}}).ok());
 }
 
-TEST(Rpc, AnotherProtocolVersionIsRefusedNamingBoth) {
+TEST(Rpc, RejectsAnotherProtocolVersionAndNamesBoth) {
   auto server = start_server({kEcho});
   const absl::Status status =
       internal::from_grpc(send_raw(server->address(), valid_bytes({.version = 7})));

@@ -22,16 +22,35 @@
 #include "trireme/rpc/hello.pb.h"
 #include "trireme/rpc/incoming_call.h"
 
+// Each thread of a server polls a completion queue of its own. A call is accepted on one queue, and
+// all its events come there, so a call needs no lock (incoming_call.h). Each queue also has a
+// CallWatch, which cancels calls whose callers have stalled.
+//
+// A stop goes from the callers inwards, in an order that keeps everything alive that an event may
+// still use:
+//
+// 1. The gate `serving` closes: new calls are rejected, and the calls in flight may end until the
+//    deadline.
+// 2. gRPC's server shuts down. That cancels the calls that are left and ends the pending accepts.
+// 3. The gate `alive` closes, and waits until the last IncomingCall is gone. A handler that does
+//    not react to its stop token delays the stop here, and the log says so.
+// 4. Calls of our own that end on the server's queues are cancelled (ServingQueues). The threads
+//    must still run for that.
+// 5. Watches end, queues shut down, and the threads drain them and return.
 namespace trireme {
 namespace {
 
-// Calls that wait on each queue to be matched with an arriving one; each is replaced as it is
-// taken.
+// Accepts that are pending on each queue. Each is replaced when a call arrives for it.
 constexpr int kAcceptsPerQueue = 32;
+// Time in which the process that holds our address must answer a hello.
 constexpr auto kAskHolder = std::chrono::milliseconds(500);
+// Longest period of a CallWatch.
 constexpr auto kLongestWatch = std::chrono::seconds(1);
+// Interval of log lines while a stop waits for calls.
 constexpr auto kComplainAfter = std::chrono::seconds(5);
 
+// Tells callers which task and incarnation the server is, and rejects callers that mean another
+// task.
 class HelloService final : public Service {
  public:
   explicit HelloService(const RpcServerOptions& options)
@@ -82,15 +101,16 @@ std::string host_of(const std::string& address) {
   return address.substr(0, address.rfind(':'));
 }
 
-// What the system says against listening there; nothing if the address is merely taken.
-std::string why_never(const std::string& address) {
+// Returns why this machine can never listen on the address, or "" if the address is merely taken.
+// gRPC does not give the reason, so this binds a socket of our own and looks at the error.
+std::string permanent_bind_error(const std::string& address) {
   std::string host = host_of(address);
   if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
   addrinfo hints = {}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   const std::string port = address.substr(address.rfind(':') + 1);
   if (getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) {
-    return "this host name means no address here";
+    return "this host name cannot be resolved on this machine";
   }
   const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int on = 1;
@@ -105,8 +125,9 @@ std::string why_never(const std::string& address) {
   return error == 0 || error == EADDRINUSE ? "" : std::strerror(error);
 }
 
+// Fails if this machine can never listen on the server's address.
 absl::Status check_own_address(const RpcServerOptions& options) {
-  const std::string reason = why_never(options.address);
+  const std::string reason = permanent_bind_error(options.address);
   if (reason.empty()) return absl::OkStatus();
   return make_status(
       ErrorCode::kFailedPrecondition,
@@ -114,10 +135,11 @@ absl::Status check_own_address(const RpcServerOptions& options) {
       {options.task, ""});
 }
 
-// Why the address could not be taken, naming who has it when that is a server of ours.
+// Returns the error for an address that could not be bound. If a Trireme server holds the address,
+// the error names its task, found by a hello.
 absl::Status taken(const RpcServerOptions& options) {
   TRIREME_RETURN_IF_ERROR(check_own_address(options));
-  std::string holder = "another process, which is no Trireme server";
+  std::string holder = "another process, which is not a Trireme server";
   Channel channel({.address = options.address, .credentials = options.credentials});
   if (const auto hello = channel.hello(after(kAskHolder)); hello.ok()) {
     holder = absl::StrCat(hello->task, " (pid ", hello->pid, ", incarnation ",
@@ -159,7 +181,7 @@ class RpcServer::Impl {
     TRIREME_RETURN_IF_ERROR(methods_status_);
     if (const absl::Status refused = options.credentials.check_bind(options.address);
         !refused.ok()) {
-      // An address of another machine is the mistake to speak of first.
+      // If the address belongs to another machine, that is the error to report first.
       TRIREME_RETURN_IF_ERROR(check_own_address(options));
       return with_origin(refused, {options.task, ""});
     }
@@ -199,7 +221,7 @@ class RpcServer::Impl {
         internal::IncomingCall::accept(shared_, watches_.back().get());
       watches_.back()->begin();
       threads_.emplace_back([queue = queue.get(), serving = options.serving.get()] {
-        if (serving != nullptr) serving->belongs_to_this_thread(queue);
+        if (serving != nullptr) serving->serve_on_this_thread(queue);
         run(queue);
       });
     }
@@ -210,11 +232,11 @@ class RpcServer::Impl {
     MutexLock lock(stop_mutex_);
     if (!server_) return;
     shared_.serving.close(deadline);
-    server_->Shutdown(std::chrono::system_clock::now());  // cancels what is left
-    // Handlers see their stop tokens now. Until the last has answered, its queue must live.
+    server_->Shutdown(std::chrono::system_clock::now());  // cancels the calls that are left
+    // The stop tokens of handlers have stopped now. Queues must live until the last has answered.
     while (!shared_.alive.close(after(kComplainAfter))) {
       log_warning(shared_.options.task, ": still waiting for ", shared_.serving.inside(),
-                  " call(s) that were cancelled and do not end");
+                  " cancelled call(s) whose handlers have not answered");
     }
     if (shared_.options.serving != nullptr) shared_.options.serving->close();
     for (auto& watch : watches_) watch->end();
@@ -243,11 +265,13 @@ class RpcServer::Impl {
                                                 std::move(method.scatters), stats})
             .second;
     if (added && !nobody) return;
-    methods_status_.Update(make_status(
-        ErrorCode::kInternal, absl::StrCat("a service offers ", method.name,
-                                           nobody ? " to no role" : ", which another one has")));
+    methods_status_.Update(
+        make_status(ErrorCode::kInternal,
+                    absl::StrCat("a service offers ", method.name,
+                                 nobody ? " to no role" : ", which another service offers too")));
   }
 
+  // Dispatches the events of a queue until it is shut down and empty.
   static void run(grpc::ServerCompletionQueue* queue) {
     set_thread_name("trireme-rpc");
     void* tag = nullptr;
@@ -258,7 +282,7 @@ class RpcServer::Impl {
   void shut_down_queues() {
     for (auto& queue : queues_) {
       queue->Shutdown();
-      if (!threads_.empty()) continue;  // its thread drains it
+      if (!threads_.empty()) continue;  // the queue's thread drains it
       void* tag = nullptr;
       bool ok = false;
       while (queue->Next(&tag, &ok)) internal::Tag::dispatch(tag, ok);
@@ -266,14 +290,14 @@ class RpcServer::Impl {
   }
 
   std::vector<std::unique_ptr<Service>> services_;
-  internal::ServerContextOfCalls shared_;
-  absl::Status methods_status_;
+  internal::ServerCallContext shared_;
+  absl::Status methods_status_;  // first error of a registered method, reported by start()
   std::string address_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
   std::vector<std::unique_ptr<internal::CallWatch>> watches_;
   std::unique_ptr<grpc::Server> server_;
   std::vector<std::thread> threads_;
-  Mutex stop_mutex_;
+  Mutex stop_mutex_;  // serializes calls of stop()
 };
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::start(

@@ -11,25 +11,26 @@
 #include "trireme/rpc/service.h"
 
 namespace trireme {
-// A port that serves methods. Every method takes and returns a Message of any size; the frames of
-// large ones are streamed. Thread-safe.
+// Serves the methods of services on one port. Every method takes and returns a Message of any size;
+// large ones are streamed in frames. Thread-safe.
 class RpcServer {
  public:
-  // Fails when the address may not be bound or is taken.
+  // Starts a server. Fails if the credentials do not permit the address, if it cannot be bound, or
+  // if another process holds it.
   static absl::StatusOr<std::unique_ptr<RpcServer>> start(
       RpcServerOptions options, std::vector<std::unique_ptr<Service>> services);
 
-  // Stops at once: calls under way are cancelled.
+  // Stops at once, cancelling the calls in flight.
   ~RpcServer();
 
-  // The address that callers use, with the port that was taken.
+  // Returns the address that callers use, with the actual port.
   const std::string& address() const;
 
-  // Every method that it serves, by name, and who may call it.
+  // Returns all methods by name, with the roles that may call them.
   std::map<std::string, Roles> method_table() const;
 
-  // Takes no new calls, lets those under way end until the deadline, cancels the rest. Returns when
-  // nothing runs any more. May be called again.
+  // Rejects new calls, waits until the deadline for the calls in flight, and cancels the rest.
+  // Blocks until no handler runs any more, if need be beyond the deadline. May be called again.
   void stop(Time deadline);
 
  private:

@@ -14,15 +14,17 @@ namespace internal {
 class ServingQueues;  // rpc/call_queue.h
 }
 
+// Options of an RpcServer.
 struct RpcServerOptions {
-  std::string address;  // host:port; port 0 takes a free one
-  std::string task;     // who this is, for errors and for callers that ask
-  uint64_t incarnation = 0;
+  std::string address;       // host:port to listen on; port 0 for any free port
+  std::string task;          // name of the server's task, for errors and for the hello
+  uint64_t incarnation = 0;  // identity of this start of the task; drawn anew at each start
   Credentials credentials = Credentials::loopback();
-  int threads = default_rpc_threads();  // that take calls; handlers run on them
+  int threads = default_rpc_threads();  // number of threads that serve calls and run handlers
   ServerLimits limits;
-  Metrics* metrics = nullptr;  // must outlive the server; none: not counted
-  // Where calls of channels that have these, too, end.
+  Metrics* metrics = nullptr;  // must outlive the server; null to count nothing
+  // Lets channels with the same queues complete their calls on the server's threads
+  // (ChannelOptions::serving). Null if the server makes no calls, or makes them on other threads.
   std::shared_ptr<internal::ServingQueues> serving = nullptr;
 };
 

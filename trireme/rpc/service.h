@@ -22,8 +22,9 @@ namespace internal {
 class IncomingCall;
 }
 
-// A call that arrived whole and waits for its answer. Owned by whoever works on it; may be moved to
-// another thread. Destroying it unanswered answers with INTERNAL, so that no caller is forgotten.
+// A call that has arrived completely and waits for its answer. The handler owns it and may move it
+// to another thread. Destroying it unanswered answers with INTERNAL, so that no caller is left
+// waiting. Not thread-safe.
 class ServerCall {
  public:
   explicit ServerCall(std::shared_ptr<internal::IncomingCall> call);
@@ -31,65 +32,77 @@ class ServerCall {
   ServerCall& operator=(ServerCall&&) noexcept = default;
   ~ServerCall();
 
+  // Returns the method's path, "/trireme.Service/Method".
   const std::string& method() const;
   Message& request();
-  // The bytes of those tensors of the request that are on the meta device, by their number
-  // (Method::scatters).
+  // Returns the bytes of the tensors that were left in pieces (Method::scatters), indexed like
+  // request().tensors. In the request such a tensor is on the meta device.
   std::vector<ScatteredTensor>& scattered();
-  // (caller, request id) names a request uniquely, and a repetition of it equally.
+  // Return the identity of the request. (caller, request id) is unique, and the same for
+  // repetitions of the request.
   uint64_t request_id() const;
   uint64_t caller() const;
-  // Who calls, by its certificate; nobody when there are none.
+  // Returns the caller as its certificate names it; nullopt without certificates.
   const std::optional<Peer>& peer() const;
   Time deadline() const;
-  // Stops when the caller cancels, gives up at its deadline or is gone.
+  // Returns a token that stops when the caller cancels, its deadline passes, or it is gone.
   std::stop_token stop_token() const;
 
-  // Answers; once.
+  // Sends the answer. Must be called at most once; the call is unusable afterwards.
   void respond(absl::StatusOr<Message> response);
 
  private:
   std::shared_ptr<internal::IncomingCall> call_;
 };
 
-// Called on a thread that serves many calls: it must not block. Long work moves the call to an
-// executor and answers from there.
+// Serves a call. Runs on a thread that serves many calls, so it must not block. For long work it
+// moves the call to an executor, which answers it.
 using Handler = std::function<void(ServerCall)>;
 
-// What it means that a request arrives again, as it does when its answer was lost.
+// The treatment of a request that arrives again, as it does when its answer was lost.
 enum class Repeats {
-  // To do it again does no harm and gives an answer as good as the first.
+  // The handler runs again. That does no harm, and the answer is as good as the first.
   kHarmless = 1,
-  // It is done once: the server keeps the answer and gives it again. The answer's tensors must not
-  // be changed later. A handler answers CANCELLED only if it did nothing. Calls have to be meant
-  // for an incarnation: after Channel::hello.
+  // The handler runs only once. The server keeps its answer and sends it again. The answer's
+  // tensors must not be changed later. The handler may answer CANCELLED only if it has changed
+  // nothing. Calls must name the incarnation that they are meant for (Channel::hello).
   kAnsweredOnce = 2,
 };
 
-// Whoever adds a method has to say who may call it and what a repetition does: there are no
-// defaults, and together the methods are the one table of roles (docs/security.md).
+// A method of a service. Roles and repetitions have no default, so that each method decides on
+// them. The methods of all services are the only table of roles (docs/security.md).
 struct Method {
   std::string name;  // "/trireme.Service/Method"
-  Roles callers;     // all others are refused, if there are certificates that tell roles
+  Roles callers;     // roles that may call it; enforced if the server has certificates
   Repeats repeats;
   Handler handler;
-  // Reads only the first frame of a request until this budget has room for all of it, so that its
-  // sender waits and no memory grows. None: requests are read as they come.
+  // Budget for the tensors of requests. A request is read up to the end of its tensor table, for
+  // most requests one frame, and the rest is read once the budget has room for its tensors. Until
+  // then the sender stops at what it was granted (rpc/flow_control.h), and no memory is allocated
+  // for tensors. A request that arrives in one frame does not wait. Null to read requests as they
+  // arrive.
   std::shared_ptr<ByteBudget> intake = nullptr;
-  // For a method with an intake: whether the large tensors of a request with this body may stay in
-  // the pieces in which they arrive, which saves a copy. Only as far as gRPC, whose memory that is,
-  // has room for them; otherwise they come as any others.
+  // For a method with an intake. Returns true if large tensors of a request with this body may stay
+  // in the pieces in which they arrive, which saves a copy (ServerCall::scattered). The pieces are
+  // gRPC's memory: if its share for them (ServerLimits::unread_bytes) is full, the tensors are
+  // copied like any others.
   std::function<bool(const std::string& body)> scatters = nullptr;
 };
 
-// A module offers its methods as one of these; the server that it is registered with owns it.
+// A group of methods that a module offers. The server that it is registered with owns it.
 class Service {
  public:
   virtual ~Service() = default;
+  // Returns the methods. Called once, when the server is created.
   virtual std::vector<Method> methods() = 0;
 };
 
-// A method that takes and returns protobufs, without tensors, and is quick.
+// Makes a method that takes and returns protobufs without tensors. `body` runs on a thread that
+// serves many calls, so it must be quick. Example:
+//
+//   make_method<PingRequest, PingResponse>(
+//       "/trireme.Ping/Ping", Roles::all(), Repeats::kHarmless,
+//       [](const PingRequest& request) -> absl::StatusOr<PingResponse> { ... });
 template <typename Request, typename Response>
 Method make_method(std::string name, Roles callers, Repeats repeats,
                    std::function<absl::StatusOr<Response>(const Request&)> body) {

@@ -9,7 +9,7 @@
 
 namespace trireme {
 
-// A folder for one test, gone with it.
+// Creates a temporary folder for a test, and removes it at the end.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -21,7 +21,7 @@ class TemporaryFolder {
 
   const std::string& path() const { return path_; }
 
-  // By rename, as who renews a certificate should.
+  // Replaces a file by rename, as a certificate should be renewed.
   void write(const std::string& name, const std::string& text) const {
     const std::string fresh = path_ + "/." + name;
     std::ofstream(fresh, std::ios::binary) << text;

@@ -9,8 +9,8 @@
 namespace trireme::internal {
 namespace {
 
-// A thread of its own, and not gRPC's alarms: those need a completion queue that somebody polls,
-// and each thread that polls one delays what arrives for the others of the process.
+// Runs work at given times, on one thread. gRPC's alarms are not used: they need a completion queue
+// that some thread polls, and each polling thread delays what arrives for the others.
 class TimerThread {
  public:
   TimerThread()
@@ -46,13 +46,13 @@ class TimerThread {
   Mutex mutex_;
   CondVar changed_;
   std::multimap<Time, Work> queue_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // declared last, because it uses the other members
 };
 
 }  // namespace
 
 void run_at(Time time, Work work) {
-  // Never destroyed: work may be due while the process ends.
+  // Never destroyed, because work may be due while the process exits.
   static auto* timer = new TimerThread;
   timer->add(time, std::move(work));
 }

@@ -5,8 +5,8 @@
 
 namespace trireme::internal {
 
-// Runs the work once, at that time, on a thread that serves many calls: it must not block. There is
-// no cancelling: who may not be needed by then holds what tells so.
+// Runs `work` once, at `time`, on a thread that serves the whole process, so it must not block.
+// Cannot be cancelled; the work must check that it still applies.
 void run_at(Time time, Work work);
 
 }  // namespace trireme::internal

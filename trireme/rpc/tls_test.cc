@@ -31,11 +31,11 @@ class RestrictedService final : public Service {
   }
 };
 
-// An authority, and peers that have certificates of it.
+// Has an authority, and starts servers and clients with certificates that it signed.
 class TlsTest : public testing::Test {
  protected:
-  // Writes the files of a peer and reads them, past the checks that refuse bad ones early: the test
-  // is what the other side does.
+  // Writes the files of a peer and loads them. from_files() does not check which authority signed
+  // the certificate, so that the test sees the other side reject it.
   Credentials credentials(const std::string& uri, const CertificateAuthority& signer,
                           const CertificateValidity& validity = {}) {
     return value_or_throw(Credentials::from_files(files(uri, signer, validity)));
@@ -72,16 +72,16 @@ class TlsTest : public testing::Test {
   int made_ = 0;
 };
 
-TEST_F(TlsTest, BothSidesKnowEachOther) {
+TEST_F(TlsTest, BothSidesIdentifyEachOther) {
   auto server = start(credentials("trireme://ps/0"));
   EXPECT_EQ(value_or_throw(call(*server, credentials("trireme://worker/3"))).body,
             "/job:worker/task:3");
   EXPECT_EQ(value_or_throw(call(*server, credentials("trireme://client"))).body, "client");
-  // Whoever is there: any task will do.
+  // Without an expected task, any task will do.
   EXPECT_TRUE(call(*server, credentials("trireme://client"), kForAll, "").ok());
 }
 
-TEST_F(TlsTest, AMethodIsForItsRolesOnly) {
+TEST_F(TlsTest, RejectsARoleThatMayNotCallTheMethod) {
   auto server = start(credentials("trireme://ps/0"));
   EXPECT_TRUE(call(*server, credentials("trireme://chief/0"), kForChief).ok());
   testing::internal::CaptureStderr();
@@ -89,17 +89,17 @@ TEST_F(TlsTest, AMethodIsForItsRolesOnly) {
     const absl::Status status = call(*server, credentials(uri), kForChief).status();
     EXPECT_EQ(error_code(status), ErrorCode::kPermissionDenied) << uri;
     EXPECT_THAT(describe(status), HasSubstr(Peer::from_uri(uri)->name));
-    EXPECT_THAT(describe(status), HasSubstr("it is for chief only"));
+    EXPECT_THAT(describe(status), HasSubstr("only chief may call it"));
   }
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("/job:ps/task:0: refused /test.Test/ForChief to /job:worker/task:1 at"));
+              HasSubstr("/job:ps/task:0: rejected /test.Test/ForChief from /job:worker/task:1 at"));
 }
 
-TEST_F(TlsTest, ACertificateWithoutARoleIsNobodys) {
+TEST_F(TlsTest, RejectsACertificateWithoutARole) {
   auto server = start(credentials("trireme://ps/0"));
   const CertificateFiles files = this->files("https://example.org", authority_);
   EXPECT_FALSE(Credentials::from_files(files).ok());
-  // What a peer that is not ours may try: good files at the start, others later.
+  // A hostile peer may load good files at its start and replace them later.
   const CertificateFiles good = this->files("trireme://worker/0", authority_);
   const Credentials changing = value_or_throw(Credentials::from_files(good));
   const auto move = [](const std::string& from, const std::string& to) {
@@ -115,7 +115,7 @@ TEST_F(TlsTest, ACertificateWithoutARoleIsNobodys) {
   EXPECT_THAT(describe(status), HasSubstr("names no role"));
 }
 
-TEST_F(TlsTest, WhoHasNoCertificateOrAnothersIsNotLetIn) {
+TEST_F(TlsTest, RejectsAClientWithoutATrustedCertificate) {
   auto server = start(credentials("trireme://ps/0"));
   EXPECT_EQ(error_code(call(*server, Credentials::insecure()).status()),
             ErrorCode::kTaskUnreachable);
@@ -124,11 +124,11 @@ TEST_F(TlsTest, WhoHasNoCertificateOrAnothersIsNotLetIn) {
   const absl::Status status = call(*server, credentials("trireme://chief/0", other)).status();
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("certificate verify failed"));
   EXPECT_EQ(error_code(status), ErrorCode::kTaskUnreachable);
-  EXPECT_THAT(describe(status), HasSubstr("refused this side's certificate"));
+  EXPECT_THAT(describe(status), HasSubstr("rejected this side's certificate"));
   EXPECT_TRUE(call(*server, credentials("trireme://chief/0")).ok());
 }
 
-TEST_F(TlsTest, AClientTurnsAwayFromAServerThatIsNotTheOneMeant) {
+TEST_F(TlsTest, AClientRejectsAServerThatIsNotTheExpectedTask) {
   const Credentials client = credentials("trireme://client");
   {
     auto server = start(credentials("trireme://ps/1"));  // says it is ps 0
@@ -152,7 +152,7 @@ TEST_F(TlsTest, AClientTurnsAwayFromAServerThatIsNotTheOneMeant) {
   }
 }
 
-TEST_F(TlsTest, ACallerCannotSayThatItIsAnother) {
+TEST_F(TlsTest, ACallerCannotClaimAnotherTask) {
   auto server = start(credentials("trireme://ps/0"));
   Channel honest({.address = server->address(),
                   .task = kServer,
@@ -167,7 +167,7 @@ TEST_F(TlsTest, ACallerCannotSayThatItIsAnother) {
 }
 
 TEST_F(TlsTest, CertificatesAreRenewedWithoutARestart) {
-  // Valid for some seconds only. The files change; the server's process does not.
+  // The files change while the server runs.
   const CertificateFiles own = files("trireme://ps/0", authority_);
   auto server = start(value_or_throw(Credentials::from_files(own)));
   const Credentials client = credentials("trireme://client");
@@ -175,7 +175,7 @@ TEST_F(TlsTest, CertificatesAreRenewedWithoutARestart) {
   const CertificateFiles next = files("trireme://ps/7", authority_);
   std::filesystem::rename(next.key, own.key);
   std::filesystem::rename(next.certificate, own.certificate);
-  // The new certificate is seen by its name: clients that mean ps 7 get through.
+  // The new certificate names another task, so clients that expect ps 7 succeed once it is used.
   absl::Status status = absl::UnknownError("");
   for (const Time limit = after(seconds(30)); !status.ok() && Clock::real().now() < limit;) {
     status = call(*server, client, kForAll, "/job:ps/task:7").status();
@@ -183,7 +183,7 @@ TEST_F(TlsTest, CertificatesAreRenewedWithoutARestart) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-TEST_F(TlsTest, AnExpiredCertificateIsRefused) {
+TEST_F(TlsTest, RejectsAnExpiredCertificate) {
   auto server = start(credentials("trireme://ps/0"));
   const CertificateFiles good = files("trireme://chief/0", authority_);
   const Credentials chief = value_or_throw(Credentials::from_files(good));

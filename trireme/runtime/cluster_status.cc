@@ -12,18 +12,20 @@
 namespace trireme {
 namespace {
 
-// Calls keep to their deadline by themselves; should one not, it is not waited for much longer.
+// Time to wait beyond the deadline for a call that does not end by itself.
 constexpr auto kGrace = std::chrono::seconds(2);
 constexpr size_t kMostNames = 5;
-// Between two attempts to reach a task that is not up yet. A channel by itself would wait longer
-// the more often it failed.
+// Pauses between two attempts to reach a task that is not up yet. The channel's own back-off would
+// grow to much longer pauses.
 constexpr auto kFirstPause = std::chrono::milliseconds(50);
 constexpr auto kLongestPause = std::chrono::milliseconds(500);
 
-// One question to all. Calls hold it, so that an answer after the end finds it still there.
-class Inquiry : public std::enable_shared_from_this<Inquiry> {
+// One query of all tasks. Tasks that cannot be reached are asked again, if the options say so, with
+// pauses that grow. The thread in run() starts all calls; their callbacks only record the answers.
+// Calls in flight keep the query alive, so that an answer may arrive after run() has returned.
+class StatusQuery : public std::enable_shared_from_this<StatusQuery> {
  public:
-  Inquiry(const ClusterSpec& spec, const ClusterStatusOptions& options)
+  StatusQuery(const ClusterSpec& spec, const ClusterStatusOptions& options)
       : spec_(spec), options_(options), deadline_(options.deadline), tasks_(spec.all_tasks()) {}
 
   ClusterStatus run() {
@@ -58,7 +60,7 @@ class Inquiry : public std::enable_shared_from_this<Inquiry> {
     }
     for (const TaskId& task : missing()) {
       answers_.emplace(task, make_status(ErrorCode::kDeadlineExceeded,
-                                         "no answer, and the call did not end at its deadline",
+                                         "the call has not ended, although its deadline has passed",
                                          {task.to_string(), ""}));
     }
     return answers_;
@@ -66,7 +68,7 @@ class Inquiry : public std::enable_shared_from_this<Inquiry> {
 
  private:
   void ask(const TaskId& task) {
-    // A new channel each time, since it tries at once.
+    // A new channel connects at once, whereas one that has failed would back off.
     channels_[task] =
         std::make_unique<Channel>(ChannelOptions{.address = spec_.address(task),
                                                  .task = task.to_string(),
@@ -86,11 +88,11 @@ class Inquiry : public std::enable_shared_from_this<Inquiry> {
       return;
     }
     if (answer.ok() && answer->task != task.to_string()) {
-      answer = make_status(
-          ErrorCode::kFailedPrecondition,
-          absl::StrCat("at ", spec_.address(task), " is ", answer->task, " (pid ", answer->pid,
-                       " on ", answer->host, "); was it started with the same cluster spec?"),
-          {task.to_string(), ""});
+      answer = make_status(ErrorCode::kFailedPrecondition,
+                           absl::StrCat("its address ", spec_.address(task), " is held by ",
+                                        answer->task, " (pid ", answer->pid, " on ", answer->host,
+                                        "); was it started with the same cluster spec?"),
+                           {task.to_string(), ""});
     }
     answers_.emplace(task, std::move(answer));
     answered_.notify_all();
@@ -108,17 +110,17 @@ class Inquiry : public std::enable_shared_from_this<Inquiry> {
   const ClusterStatusOptions options_;
   const Time deadline_;
   const std::vector<TaskId> tasks_;
-  std::map<TaskId, std::unique_ptr<Channel>> channels_;  // of the thread that waits
+  std::map<TaskId, std::unique_ptr<Channel>> channels_;  // used by the thread in run() only
   mutable Mutex mutex_;
   CondVar answered_;
-  ClusterStatus unreachable_ ABSL_GUARDED_BY(mutex_);  // to be asked again
-  ClusterStatus answers_ ABSL_GUARDED_BY(mutex_);
+  ClusterStatus unreachable_ ABSL_GUARDED_BY(mutex_);  // tasks to be asked again
+  ClusterStatus answers_ ABSL_GUARDED_BY(mutex_);      // final results
 };
 
 }  // namespace
 
 ClusterStatus describe_cluster(const ClusterSpec& spec, const ClusterStatusOptions& options) {
-  return std::make_shared<Inquiry>(spec, options)->run();
+  return std::make_shared<StatusQuery>(spec, options)->run();
 }
 
 std::string list_tasks(const ClusterSpec& spec, const std::vector<TaskId>& tasks) {

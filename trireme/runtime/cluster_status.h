@@ -16,24 +16,26 @@ namespace trireme {
 
 struct ClusterStatusOptions {
   Time deadline = after(std::chrono::seconds(5));
-  // Wait until the deadline for tasks that are not up yet, instead of telling so at once.
+  // True to wait until the deadline for tasks that are not up yet. Otherwise such a task is
+  // reported as soon as a connection to it fails.
   bool wait = false;
-  // Called while it waits, about every `report_every`, with those who have not answered.
+  // Called about every `report_every` while tasks have not answered, with these tasks.
   std::function<void(const std::vector<TaskId>& missing)> on_waiting = {};
   Duration report_every = std::chrono::seconds(1);
-  // Ends the waiting early; whoever has not answered by then is CANCELLED.
+  // Ends the waiting early. Tasks that have not answered by then are reported as CANCELLED.
   std::stop_token stop = {};
   Credentials credentials = Credentials::insecure();
 };
 
+// Description of each task of a cluster, or the reason why it cannot be reached.
 using ClusterStatus = std::map<TaskId, absl::StatusOr<TaskDescription>>;
 
-// Asks every task of a cluster at once what it is, or why it cannot be reached. A server that says
-// it is another task than the spec has at its address is an error of that task. Blocks until the
-// last answer, at the latest until the deadline.
+// Asks all tasks of a cluster, in parallel, for their descriptions. If another task answers at a
+// task's address, the result for the task is an error. Blocks until the last answer, at most until
+// shortly after the deadline.
 ClusterStatus describe_cluster(const ClusterSpec& spec, const ClusterStatusOptions& options = {});
 
-// "/job:ps/task:0 (a:2222), /job:ps/task:1 (b:2222) and 7 more"
+// Formats a list of tasks: "/job:ps/task:0 (a:2222), /job:ps/task:1 (b:2222) and 7 more".
 std::string list_tasks(const ClusterSpec& spec, const std::vector<TaskId>& tasks);
 
 }  // namespace trireme

@@ -10,6 +10,17 @@
 #include "trireme/runtime/session.pb.h"
 #include "trireme/runtime/worker.h"
 
+// Translates between messages and the calls of Master and Worker, and says for each method which
+// roles may call it and what a repeated request means.
+//
+// Threads: handlers run on the threads that serve calls and must not block. Calls that wait for
+// other tasks (RegisterGraph, InitializeVariables) move to a small pool of their own. Steps never
+// wait on a thread: they answer from the callback of their last part. Operators run on the pool
+// "steps", except for short parts, which run on the thread that brings the request or the last
+// value.
+//
+// RunStep and RunPart are answered once: a repetition gets the answer of the first attempt, so that
+// a lost answer does not run a step twice. All other methods may be repeated without harm.
 namespace trireme {
 namespace {
 
@@ -20,17 +31,19 @@ using internal::StepKey;
 using internal::Worker;
 using std::chrono::milliseconds;
 
-// Everybody who may run a program of the user's; and all that run parts of graphs for a master.
+// Roles that may run a client program, which calls the master.
 constexpr Roles kClients = {Role::kChief, Role::kWorker, Role::kEvaluator, Role::kClient};
+// Roles of tasks, which act as masters and run parts of graphs.
 constexpr Roles kTasks = {Role::kChief, Role::kWorker, Role::kPs, Role::kEvaluator};
 
-constexpr int kMasterThreads = 2;  // that wait for other tasks when graphs are registered
+// Number of threads that wait for other tasks while graphs are registered.
+constexpr int kMasterThreads = 2;
 
 StepKey key_of(const StepId& id) {
   return {id.registration(), id.number()};
 }
 
-// Beyond a day it is refused, or of no use, whatever it is.
+// Limits the lease to a value whose arithmetic cannot overflow. A master rejects more than a day.
 template <typename Proto>
 Duration lease_of(const Proto& request) {
   return std::min(milliseconds(request.lease_ms()), milliseconds(std::chrono::hours(25)));
@@ -39,8 +52,8 @@ Duration lease_of(const Proto& request) {
 class GraphService final : public Service {
  public:
   explicit GraphService(TaskContext& context)
-      : starts_(std::make_shared<ByteBudget>(context.start_bytes,
-                                             context.metrics.counter("runtime/starts_held_back"))),
+      : start_budget_(std::make_shared<ByteBudget>(
+            context.start_bytes, context.metrics.counter("runtime/starts_held_back"))),
         channels_(context),
         steps_(std::make_unique<ThreadPool>("steps", context.step_threads)),
         masters_(std::make_unique<ThreadPool>("master", kMasterThreads)),
@@ -67,7 +80,7 @@ class GraphService final : public Service {
         method<InitializeVariablesRequest>(internal::kInitializeVariables, kClients,
                                            &GraphService::create_variables),
         method<RunStepRequest>(internal::kRunStep, kClients, &GraphService::run_step,
-                               Repeats::kAnsweredOnce, starts_),
+                               Repeats::kAnsweredOnce, start_budget_),
         method<CancelStepRequest>(internal::kCancelStep, kClients, &GraphService::cancel_step),
         method<RegisterPartRequest>(internal::kRegisterPart, kTasks, &GraphService::register_part),
         method<DropPartsRequest>(internal::kDropParts, kTasks, &GraphService::drop_parts),
@@ -97,13 +110,15 @@ class GraphService final : public Service {
             std::move(intake)};
   }
 
-  // Answers from a thread that may wait for other tasks.
+  // Runs `body` on a thread that may wait for other tasks, and responds with its result.
   template <typename Body>
-  void answer_later(ServerCall call, Body body) {
+  void respond_later(ServerCall call, Body body) {
     masters_->submit([call = std::move(call), body = std::move(body)]() mutable {
-      // Whoever asked again, or not at all any more, must not keep these few threads busy.
+      // A caller that has left, or that has sent its request again, must not keep these few threads
+      // busy.
       if (call.stop_token().stop_requested()) {
-        return call.respond(make_status(ErrorCode::kCancelled, "the caller is gone"));
+        return call.respond(
+            make_status(ErrorCode::kCancelled, "the caller no longer waits for the answer"));
       }
       call.respond(body(call));
     });
@@ -124,7 +139,7 @@ class GraphService final : public Service {
   }
 
   void register_graph(const RegisterGraphRequest& request, ServerCall call) {
-    answer_later(std::move(call), [this, request](ServerCall& call) -> absl::StatusOr<Message> {
+    respond_later(std::move(call), [this, request](ServerCall& call) -> absl::StatusOr<Message> {
       TRIREME_ASSIGN_OR_RETURN(
           auto data, internal::assemble_graph(request.def(), std::move(call.request().tensors)));
       TRIREME_ASSIGN_OR_RETURN(const Master::NewGraph made,
@@ -148,7 +163,7 @@ class GraphService final : public Service {
   }
 
   void create_variables(const InitializeVariablesRequest& request, ServerCall call) {
-    answer_later(std::move(call), [this, request](ServerCall& call) -> absl::StatusOr<Message> {
+    respond_later(std::move(call), [this, request](ServerCall& call) -> absl::StatusOr<Message> {
       TRIREME_RETURN_IF_ERROR(
           master_->create_variables(request.session(), request.graph(),
                                     {request.variables().begin(), request.variables().end()},
@@ -267,9 +282,10 @@ class GraphService final : public Service {
     call.respond(make_message(CloseSessionResponse()));
   }
 
-  // Steps that clients start wait at the client while those under way hold this many bytes. What
-  // tasks send each other for a step that has begun never waits for it: the step could not end.
-  const std::shared_ptr<ByteBudget> starts_;
+  // Limits the bytes of the inputs of steps in flight: further steps wait at their clients. Values
+  // that tasks send each other for a step that has started never wait for this budget, because the
+  // step could not end without them.
+  const std::shared_ptr<ByteBudget> start_budget_;
   PeerChannels channels_;
   std::unique_ptr<ThreadPool> steps_, masters_;
   std::shared_ptr<Worker> worker_;

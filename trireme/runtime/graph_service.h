@@ -6,11 +6,13 @@
 
 namespace trireme {
 
-// The master and the worker service: every server offers both.
+// Creates the service that answers trireme.Master and trireme.Worker (session.proto). Every server
+// offers both.
 std::unique_ptr<Service> make_graph_service(TaskContext& context);
 
 namespace internal {
 
+// Methods that clients call.
 inline constexpr char kOpenSession[] = "/trireme.Master/OpenSession";
 inline constexpr char kCloseSession[] = "/trireme.Master/CloseSession";
 inline constexpr char kRegisterGraph[] = "/trireme.Master/RegisterGraph";

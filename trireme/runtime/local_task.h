@@ -10,7 +10,7 @@
 
 namespace trireme::internal {
 
-// The master's own task: calls the worker of its server directly. Thread-safe.
+// Stub of the master's own task. Calls the worker of the same server directly. Thread-safe.
 class LocalTask final : public TaskStub {
  public:
   LocalTask(std::shared_ptr<Worker> worker, uint64_t incarnation);

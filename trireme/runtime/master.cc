@@ -11,14 +11,32 @@
 #include "trireme/rpc/call_group.h"
 #include "trireme/rpc/timer.h"
 
+// The life of a graph at its master:
+//
+// 1. RegisterGraph. The graph is compiled, placed on the devices of the tasks that it names, and
+//    cut into one part for each task (place_and_cut). If a task is not up, nothing is registered
+//    and the client is told what is missing; it asks again for as long as its user waits.
+// 2. Registration. The master learns the current incarnation of each task and sends it its part,
+//    together with the incarnations of all tasks, so that parts know which tasks they may send to
+//    (ensure_registered). Each registration has a new id, which is never used again.
+// 3. Steps. RunStep starts a MasterStep over the current registration. In the usual case the master
+//    makes one call to each task and no others.
+// 4. Loss of a task. A step that fails because a task is gone or was restarted invalidates the
+//    registration. The next step registers the parts again, with the incarnations of that time.
+// 5. The end. A graph is dropped when its session has registered too many others, or when the
+//    session is closed or its lease runs out.
+//
+// A client renews its session at the master; the master renews it, in turn, at every task that
+// holds something of the session. So a task frees what it holds even if the master is lost.
 namespace trireme::internal {
 namespace {
 
 using std::chrono::seconds;
 
+// Time between two runs of the periodic work.
 constexpr auto kSessionCheck = std::chrono::milliseconds(200);
 
-// Tells the tasks that have parts of a graph to let them go.
+// Asks the tasks that have parts of a graph to drop them.
 void drop_registrations(const MasterGraph& graph) {
   const auto registered = graph.registered();
   if (registered == nullptr) return;
@@ -40,7 +58,7 @@ void Master::start() {
   run_at(after(kSessionCheck), [weak = weak_from_this()] {
     const auto self = weak.lock();
     if (self == nullptr || self->sessions_.stopped()) return;
-    self->look_after_sessions();
+    self->expire_and_renew_sessions();
     self->start();
   });
 }
@@ -56,8 +74,9 @@ absl::Status Master::open_session(uint64_t session, const SessionSettings& setti
 void Master::close_session(uint64_t session, Time deadline) {
   auto tasks = sessions_.close(session);
   if (!tasks) return;
-  // The own worker first, so that an error of a step under way names this task: its parts end
-  // before the others hear of it. The worker may hold something, whatever was registered.
+  // Ends the session on the master's own worker first. Its parts then end before the other tasks
+  // hear of it, so that the error of a step in flight names this task. The own worker is always
+  // asked, since it may hold something that no graph recorded.
   if (const auto own = tasks_.to(context_.task); own.ok()) (*own)->end_session(session, deadline);
   tasks->erase(context_.task);
   for (const TaskId& task : *tasks) {
@@ -68,7 +87,7 @@ void Master::close_session(uint64_t session, Time deadline) {
 absl::StatusOr<Master::NewGraph> Master::register_graph(uint64_t session, uint64_t graph,
                                                         std::shared_ptr<const GraphData> data,
                                                         Time deadline) {
-  // An earlier attempt of the same call may have made the graph.
+  // An earlier attempt of the same call may have created the graph.
   TRIREME_ASSIGN_OR_RETURN(auto known, sessions_.look_up(session, graph));
   NewGraph result;
   std::shared_ptr<MasterGraph> made = std::move(known.graph);
@@ -106,13 +125,12 @@ absl::StatusOr<std::shared_ptr<MasterGraph>> Master::place_and_cut(
   return std::make_shared<MasterGraph>(session, settings, std::move(placed), std::move(parts));
 }
 
-// Asks each task which of the graph's variables it has.
 absl::StatusOr<std::vector<VariablePlace>> Master::find_variables(
     const MasterGraph& graph, const MasterGraph::Registered& registered,
     const std::string& container, Time deadline) {
   struct OnTask {
     std::vector<std::string> names;
-    std::vector<size_t> places;  // index of each in the result
+    std::vector<size_t> places;  // index of each variable in the result
   };
   std::vector<VariablePlace> places;
   std::map<TaskId, OnTask> by_task;
@@ -146,7 +164,8 @@ absl::StatusOr<std::shared_ptr<const MasterGraph::Registered>> Master::ensure_re
   auto registered = std::make_shared<MasterGraph::Registered>();
   registered->id = next_registration_++;
   registered->incarnations[context_.task] = context_.incarnation;
-  // Parts send to the incarnations that are there now, and to no later ones.
+  // Parts send only to the incarnations that run now. A task that is restarted later does not know
+  // the registration and must not get values of its steps.
   for (const GraphPart& part : graph->parts()) {
     TRIREME_ASSIGN_OR_RETURN(auto task, tasks_.connect(part.task, deadline));
     registered->incarnations[part.task] = task->incarnation();
@@ -180,9 +199,9 @@ absl::Status Master::create_variables(uint64_t session, uint64_t graph,
   TRIREME_ASSIGN_OR_RETURN(const auto found, sessions_.find_graph(session, graph));
   const auto& def = found->placed().graph->def;
   if (variables.size() != initial.size()) {
-    return make_status(
-        ErrorCode::kInvalidArgument,
-        absl::StrCat(variables.size(), " variables and ", initial.size(), " tensors"));
+    return make_status(ErrorCode::kInvalidArgument,
+                       absl::StrCat("cannot create variables: the request names ", variables.size(),
+                                    " variables and carries ", initial.size(), " tensors"));
   }
   const SessionSettings& settings = found->settings();
   std::map<TaskId, NewVariables> by_task;
@@ -220,7 +239,8 @@ void Master::run_step(uint64_t session, uint64_t graph, StepInputs inputs, OnSte
     return start_step(session, *std::move(found), std::move(registered), std::move(inputs),
                       std::move(done));
   }
-  // A task was lost: find out who is there now.
+  // A task was lost. Registering again waits for calls to other tasks, so it must not happen on
+  // this thread, which serves many calls.
   executor_.submit([self = shared_from_this(), session, graph = *std::move(found),
                     inputs = std::move(inputs), done = std::move(done)]() mutable {
     auto registered = self->ensure_registered(graph, inputs.deadline);
@@ -251,12 +271,12 @@ void Master::cancel_step(uint64_t session, uint64_t token) {
   if (const auto step = sessions_.find_step(session, token)) step->cancel();
 }
 
-void Master::look_after_sessions() {
+void Master::expire_and_renew_sessions() {
   const MasterSessions::Review review = sessions_.review(Clock::real().now());
-  for (const auto& graph : review.graphs) graph->look_after_steps();
+  for (const auto& graph : review.graphs) graph->check_steps();
   for (uint64_t session : review.expired) {
     log_info(context_.task.to_string(), ": session ", format_incarnation(session),
-             " has ended: its client was not heard of for its lease");
+             " has ended: its client did not renew the lease in time");
     close_session(session, after(seconds(10)));
   }
   for (const MasterSessions::Renewal& renewal : review.renewals) {

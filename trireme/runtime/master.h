@@ -20,43 +20,57 @@
 
 namespace trireme::internal {
 
+// The place of one variable of a graph.
 struct VariablePlace {
   std::string name;
   TaskId task;
-  uint64_t incarnation = 0;
-  bool exists = false;
+  uint64_t incarnation = 0;  // incarnation of `task`; 0 if it has no part of the graph
+  bool exists = false;       // true if the session's container on `task` has the variable
 };
 
-// Places and cuts the graphs of the sessions that are with this server, and runs steps over all
-// tasks that have a part. Methods that may wait for other tasks block, and belong on an executor.
-// Thread-safe.
+// Serves the sessions that clients have opened at this server: places and cuts their graphs,
+// registers the parts with the tasks that run them, and runs steps over these tasks.
+// register_graph() and create_variables() wait for other tasks: they block, and belong on an
+// executor. Thread-safe. The context, the channels and the executor must outlive it.
 class Master : public std::enable_shared_from_this<Master> {
  public:
+  // Work that waits for other tasks before a step can start runs on `executor`.
   Master(TaskContext& context, PeerChannels& channels, std::shared_ptr<Worker> worker,
          Executor& executor);
 
+  // Begins to check leases and running steps periodically. Call it once, after the master is held
+  // by a shared_ptr.
   void start();
+  // Forgets all sessions and rejects new ones.
   void stop();
 
+  // Opens a session, or renews the lease of an open one.
   absl::Status open_session(uint64_t session, const SessionSettings& settings);
+  // Closes a session here and on all tasks that hold something of it. Does not wait for them.
   void close_session(uint64_t session, Time deadline);
 
   struct NewGraph {
-    std::vector<VariablePlace> variables;
-    std::shared_ptr<MasterGraph> graph;  // none: tasks that it names are not up
-    std::string waits_for;               // which and why
+    std::vector<VariablePlace> variables;  // in the order of the graph's variables
+    std::shared_ptr<MasterGraph> graph;    // null if tasks that the graph names are not up
+    std::string waits_for;                 // the tasks that are not up and why; empty if all are
   };
+  // Places the graph and registers its parts. May be repeated with the same graph number: the graph
+  // of the first call stays.
   absl::StatusOr<NewGraph> register_graph(uint64_t session, uint64_t graph,
                                           std::shared_ptr<const GraphData> data, Time deadline);
+  // Creates the variables with these indices in the graph, from `initial`, on their tasks. A
+  // variable that exists is left as it is.
   absl::Status create_variables(uint64_t session, uint64_t graph,
                                 const std::vector<uint32_t>& variables,
                                 const std::vector<at::Tensor>& initial, Time deadline);
 
-  // Does not block; calls back once.
+  // Runs one step. Does not block; calls `done` once.
   void run_step(uint64_t session, uint64_t graph, StepInputs inputs, OnStepResult done);
+  // Cancels the step with this token (StepInputs::token) on all tasks, if it is running.
   void cancel_step(uint64_t session, uint64_t token);
 
  private:
+  // Starts a step over a registration. If that turns out to be outdated, the step fails.
   void start_step(uint64_t session, std::shared_ptr<MasterGraph> graph,
                   std::shared_ptr<const MasterGraph::Registered> registered, StepInputs inputs,
                   OnStepResult done);
@@ -65,14 +79,19 @@ class Master : public std::enable_shared_from_this<Master> {
                                                              const SessionSettings& settings,
                                                              std::shared_ptr<const GraphData> data,
                                                              Time deadline, std::string& waits_for);
+  // Asks each task which of the graph's variables it has.
   absl::StatusOr<std::vector<VariablePlace>> find_variables(
       const MasterGraph& graph, const MasterGraph::Registered& registered,
       const std::string& container, Time deadline);
+  // Returns the current registration of the graph's parts, after making one if there is none.
   absl::StatusOr<std::shared_ptr<const MasterGraph::Registered>> ensure_registered(
       const std::shared_ptr<MasterGraph>& graph, Time deadline);
+  // Sends each part to its task, and waits for all of them.
   absl::Status register_parts(const MasterGraph& graph, const MasterGraph::Registered& registered,
                               Time deadline);
-  void look_after_sessions();
+  // Does the periodic work: checks running steps, closes sessions whose lease has run out, and
+  // renews the leases of the others at their tasks.
+  void expire_and_renew_sessions();
 
   TaskContext& context_;
   const std::shared_ptr<Worker> worker_;
@@ -81,7 +100,9 @@ class Master : public std::enable_shared_from_this<Master> {
   TaskDevices devices_;
   MasterSessions sessions_;
   std::atomic<uint64_t> next_registration_;
-  Mutex registering_;  // held by one registration at a time: a second one finds it done
+  // Serializes registrations, so that a second caller finds the work of the first done. Held while
+  // calls to other tasks are waited for.
+  Mutex registering_;
 };
 
 }  // namespace trireme::internal

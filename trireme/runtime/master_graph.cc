@@ -23,6 +23,7 @@ void MasterGraph::set_registered(std::shared_ptr<const Registered> registered) {
 
 void MasterGraph::invalidate(const Registered& registered) {
   MutexLock lock(mutex_);
+  // Another step may have failed before and a newer registration may be in place: that one stays.
   if (registered_.get() == &registered) registered_.reset();
 }
 
@@ -32,7 +33,8 @@ uint64_t MasterGraph::begin_step(std::weak_ptr<RunningStep> step) {
   return next_step_++;
 }
 
-void MasterGraph::look_after_steps() {
+void MasterGraph::check_steps() {
+  // A step that fails its check calls end_step(), which takes the lock.
   std::vector<std::shared_ptr<RunningStep>> steps;
   {
     MutexLock lock(mutex_);
@@ -40,7 +42,7 @@ void MasterGraph::look_after_steps() {
       if (auto step = weak.lock()) steps.push_back(std::move(step));
     }
   }
-  for (const auto& step : steps) step->look_after();
+  for (const auto& step : steps) step->check_tasks();
 }
 
 void MasterGraph::end_step(uint64_t number) {

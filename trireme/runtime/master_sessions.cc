@@ -7,15 +7,25 @@
 #include "trireme/base/status.h"
 #include "trireme/runtime/worker.h"
 
+// A session lives as long as its lease: each OpenSession of the client, each step and each new
+// graph extends it. review() finds the sessions whose lease has run out. It also says when a
+// session must be renewed at the tasks: each quarter of the lease, so that a few lost renewals do
+// not end it there.
+//
+// Nothing is called under the lock. Graphs that fall out of a session, and tasks that hold
+// something of it, are returned to the master, which makes the calls.
 namespace trireme::internal {
 namespace {
 
-constexpr size_t kMostGraphs = 256;  // of a session; the least recently used goes
+// Maximum number of graphs of a session. The graph that was registered longest ago is dropped
+// first; a client that still uses it registers it again.
+constexpr size_t kMostGraphs = 256;
 
 absl::Status unknown_session(uint64_t session) {
-  return make_status(ErrorCode::kNotFound,
-                     absl::StrCat("session ", format_incarnation(session),
-                                  " is not known here: it was closed, or its lease ran out"));
+  return make_status(
+      ErrorCode::kNotFound,
+      absl::StrCat("session ", format_incarnation(session),
+                   " is not open on this server: it was closed, or its lease ran out"));
 }
 
 }  // namespace
@@ -25,11 +35,13 @@ absl::Status MasterSessions::open(uint64_t session, const SessionSettings& setti
       settings.lease > std::chrono::hours(24)) {
     return make_status(
         ErrorCode::kInvalidArgument,
-        absl::StrCat("a session needs an id and a lease of one second to a day; got ",
-                     format_duration(settings.lease)));
+        absl::StrCat(
+            "cannot open session ", format_incarnation(session), " with a lease of ",
+            format_duration(settings.lease),
+            ": the id must not be 0 and the lease must be between one second and one day"));
   }
   MutexLock lock(mutex_);
-  if (stopped_) return make_status(ErrorCode::kUnavailable, "the server stops");
+  if (stopped_) return make_status(ErrorCode::kUnavailable, "the server is stopping");
   Session& opened = sessions_[session];
   opened.settings = settings;
   if (opened.settings.container.empty()) opened.settings.container = own_container(session);
@@ -74,8 +86,9 @@ absl::StatusOr<std::shared_ptr<MasterGraph>> MasterSessions::find_graph(uint64_t
   found->second.until = after(found->second.settings.lease);
   const auto known = found->second.graphs.find(graph);
   if (known == found->second.graphs.end()) {
-    return make_status(ErrorCode::kNotFound,
-                       absl::StrCat("graph ", graph, " is not registered (any more)"));
+    return make_status(
+        ErrorCode::kNotFound,
+        absl::StrCat("graph ", graph, " is not registered, or is no longer registered"));
   }
   return known->second;
 }
@@ -90,7 +103,7 @@ absl::StatusOr<MasterSessions::Added> MasterSessions::add_graph(uint64_t session
   open.until = after(open.settings.lease);
   open.tasks.insert(tasks.begin(), tasks.end());
   Added added;
-  // Two attempts of one call may both have come here; steps may run with what the first made.
+  // Two attempts of one call may both get here. Steps may already run with the graph of the first.
   std::shared_ptr<MasterGraph>& known = open.graphs[number];
   if (known == nullptr) known = graph;
   if (known != graph) added.dropped.push_back(std::move(graph));

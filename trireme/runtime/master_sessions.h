@@ -15,15 +15,18 @@
 
 namespace trireme::internal {
 
-// The sessions that are open at a master: their leases, their graphs, of which the most recently
-// used are kept, and their steps that can be cancelled. It makes no calls. Thread-safe.
+// Keeps the sessions that are open at a master: their leases, their most recently registered
+// graphs, and their steps that can be cancelled. Makes no calls to other tasks. Thread-safe.
 class MasterSessions {
  public:
+  // Opens a session, or renews the lease of an open one. Returns INVALID_ARGUMENT if the id or the
+  // lease is not allowed.
   absl::Status open(uint64_t session, const SessionSettings& settings);
-  // Returns the tasks that hold something of the session; nullopt if it is not open.
+  // Closes a session. Returns the tasks that hold something of it; nullopt if it is not open.
   std::optional<std::set<TaskId>> close(uint64_t session);
-  // Closes all; from then on none can be opened.
+  // Closes all sessions. No session can be opened afterwards.
   void stop();
+  // Returns true once stop() was called.
   bool stopped();
 
   struct Lookup {
@@ -36,31 +39,33 @@ class MasterSessions {
   absl::StatusOr<std::shared_ptr<MasterGraph>> find_graph(uint64_t session, uint64_t graph);
 
   struct Added {
-    std::shared_ptr<MasterGraph> graph;                 // the one that the session uses
-    std::vector<std::shared_ptr<MasterGraph>> dropped;  // those that it does not use any more
+    std::shared_ptr<MasterGraph> graph;                 // the graph that the session uses
+    std::vector<std::shared_ptr<MasterGraph>> dropped;  // graphs that the session no longer uses
   };
-  // Gives the session a graph, and notes that these tasks hold something of it. Renews the lease.
-  // If the session has a graph of this number already, it keeps that one.
+  // Adds a graph to the session and notes that `tasks` hold something of the session. Renews the
+  // lease. If the session already has a graph with this number, it keeps that one.
   absl::StatusOr<Added> add_graph(uint64_t session, uint64_t number,
                                   std::shared_ptr<MasterGraph> graph,
                                   const std::set<TaskId>& tasks);
 
-  // Steps that can be cancelled, by their token.
+  // Keep, drop and find a running step that can be cancelled, by its token.
   void add_step(uint64_t session, uint64_t token, std::weak_ptr<RunningStep> step);
   void remove_step(uint64_t session, uint64_t token);
   std::shared_ptr<RunningStep> find_step(uint64_t session, uint64_t token);
 
+  // A session whose lease is to be renewed at these tasks.
   struct Renewal {
     uint64_t session;
     std::set<TaskId> tasks;
     Duration lease;
   };
   struct Review {
-    std::vector<std::shared_ptr<MasterGraph>> graphs;  // of all sessions
+    std::vector<std::shared_ptr<MasterGraph>> graphs;  // graphs of all sessions
     std::vector<uint64_t> expired;                     // sessions whose lease has run out
-    std::vector<Renewal> renewals;                     // leases to be renewed at the tasks
+    std::vector<Renewal> renewals;                     // renewals that are due
   };
-  // Returns the work that is due. Counts the renewals as made.
+  // Returns the work that is due. Assumes that the caller makes the renewals, and returns each of
+  // them once.
   Review review(Time now);
 
  private:
@@ -69,9 +74,9 @@ class MasterSessions {
     Time until;    // end of the lease
     Time renewed;  // time of the last renewal at the tasks
     std::unordered_map<uint64_t, std::shared_ptr<MasterGraph>> graphs;
-    std::list<uint64_t> recent;  // numbers of the graphs, the most recently used first
-    std::set<TaskId> tasks;      // that hold something of the session
-    std::unordered_map<uint64_t, std::weak_ptr<RunningStep>> running;  // by token
+    std::list<uint64_t> recent;  // numbers of the graphs, the most recently registered first
+    std::set<TaskId> tasks;      // tasks that hold something of the session
+    std::unordered_map<uint64_t, std::weak_ptr<RunningStep>> running;  // cancellable steps by token
   };
 
   Mutex mutex_;

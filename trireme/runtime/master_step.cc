@@ -5,14 +5,30 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 
+// The life of a step at the master:
+//
+// 1. start() numbers the step within its registration and sends RunPart to every task that has a
+//    part. All parts start at once; parts that need values of others wait for them on their own
+//    tasks (part_step.cc).
+// 2. Values travel directly between tasks. Only values for the master itself that are ready at the
+//    end of a part come with that part's answer; on_part() delivers them to the master's worker.
+// 3. finish() returns the outputs once all parts have answered. Alternatively fail() ends the step
+//    with the first error: it stops the calls, sends AbortStep to every task, and calls back
+//    without waiting for the parts. Their later answers are ignored.
+//
+// A task that is frozen or cut off does not refuse a call; its part would be missed only at the
+// deadline, which may be minutes away. Therefore check_tasks() sends health checks to the tasks
+// that keep a long step waiting. Health checks are answered by the threads that serve calls, not by
+// the pool that runs operators, so a task that is merely busy passes them.
 namespace trireme::internal {
 namespace {
 
 using std::chrono::seconds;
 
-// A task that does not answer for so long, be it ever so busy with operators, is lost.
-constexpr auto kLost = seconds(3);
+// A task that does not answer a health check for this long is lost, however busy it is.
+constexpr auto kTaskLostTimeout = seconds(3);
 
+// One step, while it runs. The callbacks of its calls keep it alive.
 class MasterStep final : public RunningStep, public std::enable_shared_from_this<MasterStep> {
  public:
   MasterStep(std::shared_ptr<MasterGraph> graph,
@@ -34,23 +50,24 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
       pending_ = static_cast<int>(parts.size());
     }
     if (parts.empty()) return finish();
-    // The first part is the master's own, if it has one. It is started last, since it may run at
-    // once, on this thread.
+    // The first part is the master's own, if it has one. It is started last, since it may run on
+    // this thread and would delay the others.
     for (size_t i = 1; i <= parts.size(); ++i) start_part(i % parts.size());
   }
 
   void cancel() override { fail(make_status(ErrorCode::kCancelled, "the step was cancelled")); }
 
-  // Asks tasks that keep the step waiting whether they are there: one that is frozen, or cut off,
-  // would not tell before the deadline.
-  void look_after() override {
+  // Checks the health of the tasks that keep the step waiting: every second, once the step has
+  // taken a second or a quarter of its time. Leaves a third of the remaining time, so that the
+  // error is reported before the deadline.
+  void check_tasks() override {
     const Time now = Clock::real().now();
     const Duration whole = inputs_.deadline - started_, left = inputs_.deadline - now;
-    if (now < started_ + std::min<Duration>(seconds(1), whole / 4) || now < next_question_ ||
+    if (now < started_ + std::min<Duration>(seconds(1), whole / 4) || now < next_health_check_ ||
         left <= Duration::zero()) {
       return;
     }
-    next_question_ = now + seconds(1);
+    next_health_check_ = now + seconds(1);
     std::vector<size_t> asked;
     {
       MutexLock lock(mutex_);
@@ -59,8 +76,8 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
         if (waiting_[i]) asked.push_back(i);
       }
     }
-    const Time limit = now + std::min<Duration>(kLost, left * 2 / 3);
-    for (size_t i : asked) ask_whether_there(i, limit);
+    const Time limit = now + std::min<Duration>(kTaskLostTimeout, left * 2 / 3);
+    for (size_t i : asked) check_task_health(i, limit);
   }
 
  private:
@@ -106,7 +123,7 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
     if (over) finish();
   }
 
-  // The first error is the step's: those that follow are its consequences.
+  // Ends the step with its first error. Errors that follow are consequences of it and are ignored.
   void fail(absl::Status error) {
     OnStepResult done;
     {
@@ -115,6 +132,7 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
       over_ = true;
       done = std::move(done_);
     }
+    // The task is gone, was restarted, or has dropped its part: the next step registers again.
     const ErrorCode code = error_code(error);
     if (code == ErrorCode::kTaskUnreachable || code == ErrorCode::kIncarnationChanged ||
         code == ErrorCode::kNotFound) {
@@ -145,7 +163,7 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
     done(std::move(outputs));
   }
 
-  void ask_whether_there(size_t index, Time limit) {
+  void check_task_health(size_t index, Time limit) {
     registered_->tasks[index]->check_health(
         limit, [self = shared_from_this(), index](const absl::Status& answer) {
           if (!answer.ok()) self->on_lost(index, answer);
@@ -162,26 +180,26 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
                                ? ErrorCode::kIncarnationChanged
                                : ErrorCode::kTaskUnreachable;
     fail(make_status(code,
-                     absl::StrCat("the task does not answer, in the midst of a step (",
+                     absl::StrCat("the task does not answer while a step waits for it (",
                                   std::string(why.message()), ")"),
                      {task, ""}));
   }
 
   const std::shared_ptr<MasterGraph> graph_;
   const std::shared_ptr<const MasterGraph::Registered> registered_;
-  const std::shared_ptr<Worker> worker_;  // takes what other parts made for the master's own
+  const std::shared_ptr<Worker> worker_;  // the master's own, which gets values from other parts
   const StepInputs inputs_;
-  StepKey key_;
+  StepKey key_;  // set by start()
   const Time started_ = Clock::real().now();
-  Time next_question_ = Time::min();  // used by look_after() only
-  std::stop_source stop_;
+  Time next_health_check_ = Time::min();  // used by check_tasks() only
+  std::stop_source stop_;                 // stops the calls to the tasks
 
   Mutex mutex_;
   OnStepResult done_ ABSL_GUARDED_BY(mutex_);
   std::vector<at::Tensor> outputs_ ABSL_GUARDED_BY(mutex_);
-  std::vector<bool> waiting_ ABSL_GUARDED_BY(mutex_);  // for these parts
-  int pending_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<bool> waiting_ ABSL_GUARDED_BY(mutex_);  // by part: true until it has answered
+  int pending_ ABSL_GUARDED_BY(mutex_) = 0;            // number of parts that have not answered
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;          // true once the result was decided
 };
 
 }  // namespace

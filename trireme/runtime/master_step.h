@@ -14,18 +14,19 @@
 namespace trireme::internal {
 
 struct StepInputs {
-  std::vector<at::Tensor> tensors;
-  uint64_t seed = 0;
+  std::vector<at::Tensor> tensors;  // inputs of the graph, in its order
+  uint64_t seed = 0;                // seed and number of the step: the source of random numbers
   uint64_t step = 0;
-  Time deadline;
-  uint64_t token = 0;  // by which it can be cancelled; 0: it cannot
+  Time deadline;       // end of the whole step
+  uint64_t token = 0;  // name under which the step can be cancelled; 0 if it cannot be
 };
+// Called with the outputs of a step, in the graph's order, or with its first error.
 using OnStepResult = absl::AnyInvocable<void(absl::StatusOr<std::vector<at::Tensor>>)>;
 
-// Runs one step over the parts of a graph: asks each task for its part, gives the master's own part
-// what the others made for it, and puts the outputs together. The first error ends the step on all
-// tasks. While it takes long, the tasks that have not answered are asked whether they are there.
-// Calls back once, after start().
+// Creates a step over the parts of a graph. start() runs it: it asks each task to run its part,
+// passes values that other parts made for the master to the master's own part, and collects the
+// outputs. The first error ends the step on all tasks. While the step takes long, check_tasks()
+// checks the health of the tasks that have not answered. Calls `done` once, after start().
 std::shared_ptr<RunningStep> make_master_step(
     std::shared_ptr<MasterGraph> graph, std::shared_ptr<const MasterGraph::Registered> registered,
     std::shared_ptr<Worker> worker, StepInputs inputs, OnStepResult done);

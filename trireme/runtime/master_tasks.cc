@@ -18,16 +18,16 @@ MasterTasks::MasterTasks(const TaskContext& context, PeerChannels& channels,
 absl::StatusOr<std::shared_ptr<TaskStub>> MasterTasks::to(const TaskId& task) {
   if (task == context_.task) return own_;
   TRIREME_ASSIGN_OR_RETURN(auto channel, channels_.to(task));
-  return std::make_shared<RemoteTask>(std::move(channel), 0, life_signs_);
+  return std::make_shared<RemoteTask>(std::move(channel), 0, health_checker_);
 }
 
 absl::StatusOr<std::shared_ptr<TaskStub>> MasterTasks::connect(const TaskId& task, Time deadline) {
   if (task == context_.task) return own_;
   TRIREME_ASSIGN_OR_RETURN(auto channel, channels_.to(task));
-  const absl::StatusOr<TaskDescription> told =
+  const absl::StatusOr<TaskDescription> answer =
       describe_task(*channel, {.deadline = deadline, .retry = step_retry()});
-  if (!told.ok()) return with_origin(told.status(), {task.to_string(), ""});
-  return std::make_shared<RemoteTask>(std::move(channel), told->incarnation, life_signs_);
+  if (!answer.ok()) return with_origin(answer.status(), {task.to_string(), ""});
+  return std::make_shared<RemoteTask>(std::move(channel), answer->incarnation, health_checker_);
 }
 
 }  // namespace trireme::internal

@@ -2,18 +2,35 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
-#include "trireme/exec/random.h"
+#include "trireme/exec/step_generator.h"
 #include "trireme/runtime/peer_channels.h"
 #include "trireme/runtime/session.pb.h"
 #include "trireme/runtime/worker_methods.h"
 
+// The states of a part of a step:
+//
+//   new      Values may arrive and are kept. abort() ends it without a result.
+//   running  One thread is in advance() and runs operators in captured order.
+//   parked   The run needs a value that has not arrived (awaited_ is set), and no thread runs it.
+//            The deliver() that brings the value resets awaited_ and lets the run advance.
+//   ran      All operators have run, and the values that the part sent are still being delivered.
+//   ended    The result was passed to the callback, or the step was aborted before it started.
+//
+// Exactly one thread may advance the run: the one that took it out of "new" or "parked", both of
+// which happen under the mutex. So the state of the run itself needs no lock. abort() ends a part
+// that no thread runs; otherwise it leaves the error in aborted_ and requests a stop, which the
+// running thread notices before its next operator.
+//
+// Values are pushed by the task that computes them. A large value is sent as soon as it is
+// computed; small ones for the same task are collected and sent in one call at the next flush(). A
+// part does not answer before its values were delivered: an OK of all parts means that no value was
+// lost.
 namespace trireme::internal {
 namespace {
 
-// Values smaller than this wait for others that go to the same task at the same point.
+// Smaller values wait for others that go to the same task at the same point.
 constexpr size_t kSmallValue = 256 << 10;
-// Parts that take less than this run on the thread that asks for them: to wake another one takes
-// as long.
+// Shorter parts run on the thread that asks for them, because waking another thread takes as long.
 constexpr Duration kInline = std::chrono::microseconds(50);
 
 size_t bytes_of(const Pieces& pieces) {
@@ -63,14 +80,14 @@ bool PartStep::start(PartInputs inputs, std::vector<std::shared_ptr<HostedVariab
     return true;
   }
   if (inputs.stop.stop_possible()) {
-    // A step that is given up may be destroyed in the callback, which holds it.
+    // The callback must not keep the step alive, which owns it.
     on_stop_.emplace(inputs.stop, [self = weak_from_this()] {
       if (const auto step = self.lock()) {
-        step->abort(make_status(ErrorCode::kCancelled, "the step was given up"));
+        step->abort(make_status(ErrorCode::kCancelled, "the step was cancelled by its caller"));
       }
     });
   }
-  if (runs_at_once()) {
+  if (runs_inline()) {
     advance();
   } else {
     executor.submit([self = shared_from_this()] { self->advance(); });
@@ -90,11 +107,11 @@ void PartStep::deliver(uint32_t edge, Pieces pieces) {
     }
   }
   if (!resume) return;
-  if (runs_at_once()) return advance();
+  if (runs_inline()) return advance();
   executor_->submit([self = shared_from_this()] { self->advance(); });
 }
 
-bool PartStep::runs_at_once() const {
+bool PartStep::runs_inline() const {
   return part_->usual_time.get() < kInline;
 }
 
@@ -109,7 +126,7 @@ void PartStep::abort(absl::Status why) {
     MutexLock lock(mutex_);
     if (ended_) return;
     if (aborted_.ok()) aborted_ = why;
-    // A thread that runs it sees the request to stop, and ends it.
+    // If a thread runs it, that thread notices the request to stop and ends it.
     if (started_ && !awaited_ && !ran_) return;
     awaited_.reset();
     if (!started_) {
@@ -136,9 +153,11 @@ void PartStep::advance() {
     }
     if (*state == PartRun::State::kDone) break;
     MutexLock lock(mutex_);
-    if (!aborted_.ok()) continue;  // the run sees it and ends
+    // Checked before the run is parked: an abort() that came meanwhile relies on this thread to end
+    // the step, and a value that arrived meanwhile has not resumed the run.
+    if (!aborted_.ok()) continue;
     if (arrived_.contains(wanted_)) continue;
-    awaited_ = wanted_;  // deliver() goes on
+    awaited_ = wanted_;  // from here on deliver() or abort() owns the run
     busy_ += Clock::real().now() - begin;
     return;
   }

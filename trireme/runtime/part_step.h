@@ -15,10 +15,10 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "trireme/base/average_duration.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/executor.h"
 #include "trireme/base/mutex.h"
-#include "trireme/base/usual_time.h"
 #include "trireme/exec/part_run.h"
 #include "trireme/observe/metrics.h"
 #include "trireme/rpc/channel.h"
@@ -27,44 +27,44 @@
 
 namespace trireme::internal {
 
-// A step on all tasks that have a part of it.
+// Identifies a step on all tasks that have a part of it.
 struct StepKey {
   uint64_t registration = 0;
-  uint64_t number = 0;
+  uint64_t number = 0;  // counts up within the registration
 };
 
 // A part of a graph that a master has registered with this task.
 struct RegisteredPart {
   uint64_t session = 0;
   uint64_t registration = 0;
-  std::string task;  // this one, for errors
-  std::string container;
+  std::string task;       // name of this task, for errors
+  std::string container;  // container of the session's variables
   std::shared_ptr<const Plan> plan;
-  // Where each send goes. None: the master takes it with the answer.
+  // Target of one send. Without a channel, the value travels to the master with the answer.
   struct Destination {
     std::shared_ptr<Channel> channel;
     uint64_t incarnation = 0;
   };
-  std::vector<Destination> destinations;
-  // Of a run: parts that are over at once need no thread of their own.
-  UsualTime usual_time{std::chrono::milliseconds(1)};
+  std::vector<Destination> destinations;  // one for each send of the graph
+  // Time that a run takes, without its waits. Short parts run without a thread of their own.
+  AverageDuration usual_time{std::chrono::milliseconds(1)};
 };
 
 struct PartInputs {
-  std::vector<at::Tensor> tensors;
-  uint64_t seed = 0;
+  std::vector<at::Tensor> tensors;  // inputs of the part, in its order
+  uint64_t seed = 0;                // seed and number of the step: the source of random numbers
   uint64_t step = 0;
-  Time deadline;
-  std::stop_token stop;  // stops when whoever asked for the step has given it up
+  Time deadline;         // end of the whole step
+  std::stop_token stop;  // stops when the caller no longer needs the step
 };
 
 struct PartResult {
   std::vector<at::Tensor> outputs;
-  std::vector<CrossingValue> crossings;  // for the master
+  std::vector<CrossingValue> crossings;  // values for the master's own part
 };
 using OnPartResult = absl::AnyInvocable<void(absl::StatusOr<PartResult>)>;
 
-// How much of steps a task holds, as `trireme status --json` shows it.
+// Counts the steps that a task holds and their values, as `trireme status --json` shows them.
 struct StepGauges {
   explicit StepGauges(Metrics& metrics)
       : steps(metrics.gauge("steps_active")),
@@ -72,26 +72,27 @@ struct StepGauges {
         operators(metrics.counter("step_operators_run")) {}
 
   Gauge& steps;
-  Gauge& values;  // that arrived and are not used yet
+  Gauge& values;  // values that have arrived and are not used yet
   Counter& operators;
 };
 
-// One part of one step on this task: what arrived for it, which may be before it is asked to run,
-// and its run. It waits for other tasks without holding a thread. Thread-safe.
+// Runs the part of one step on this task. Keeps the values that other tasks send to it, which may
+// arrive before it is asked to run, and waits for them without holding a thread. Thread-safe. Must
+// be held by a shared_ptr. The gauges must outlive it; the executor, until it has called back.
 class PartStep : public std::enable_shared_from_this<PartStep>, private Transfers {
  public:
   PartStep(std::shared_ptr<RegisteredPart> part, uint64_t number, StepGauges& gauges);
   ~PartStep() override;
 
-  // Asks it to run, once. Calls back exactly once, on any thread. False: somebody asked before, or
-  // it is over.
+  // Runs the part. `done` is called exactly once, on any thread. Returns false, and does not call
+  // `done`, if the step was started before or is over.
   bool start(PartInputs inputs, std::vector<std::shared_ptr<HostedVariable>> variables,
              Executor& executor, OnPartResult done);
-  // A value from another task. What arrived before, or comes too late, is dropped.
+  // Takes a value from another task. Duplicates, and values that come too late, are dropped.
   void deliver(uint32_t edge, Pieces pieces);
-  // Whether it should have ended by now.
+  // Returns true if the step has not ended and its deadline has passed.
   bool is_late(Time now);
-  // Starts no further operator; the result is this error, if it is not over yet.
+  // Ends the step with this error, unless it is over. No further operator is started.
   void abort(absl::Status why);
 
  private:
@@ -99,8 +100,11 @@ class PartStep : public std::enable_shared_from_this<PartStep>, private Transfer
   void send(uint32_t send, Pieces pieces) override;
   void flush() override;
 
-  bool runs_at_once() const;
+  // Returns true if the part usually takes less time than waking another thread would.
+  bool runs_inline() const;
+  // Runs operators until the part is done, fails, or needs a value that has not arrived.
   void advance();
+  // Sends values to the task that uses them. The step ends only after they have been delivered.
   void deliver_to(const RegisteredPart::Destination& destination,
                   std::vector<CrossingValue> values);
   void on_delivered(const absl::Status& status);
@@ -112,29 +116,31 @@ class PartStep : public std::enable_shared_from_this<PartStep>, private Transfer
   StepGauges& gauges_;
   std::stop_source stop_;
 
-  // Of the run; used by one thread at a time.
+  // State of the run. Used by one thread at a time: the one that start() or deliver() lets advance.
   std::vector<std::shared_ptr<HostedVariable>> variables_;
   std::unique_ptr<PartRun> run_;
   Executor* executor_ = nullptr;
   Time deadline_;
+  // Small values that wait to be sent together, by channel and incarnation.
   std::map<std::pair<const Channel*, uint64_t>,
            std::pair<RegisteredPart::Destination, std::vector<CrossingValue>>>
       outbox_;
   PartResult result_;
-  uint32_t wanted_ = 0;  // the edge that the run stopped at
-  Duration busy_ = {};
+  uint32_t wanted_ = 0;  // edge of the value that the run stopped at
+  Duration busy_ = {};   // time spent in operators so far
   std::optional<std::stop_callback<std::function<void()>>> on_stop_;
 
   Mutex mutex_;
   std::map<uint32_t, Pieces> arrived_ ABSL_GUARDED_BY(mutex_);
-  std::optional<uint32_t> awaited_ ABSL_GUARDED_BY(mutex_);  // the edge, while no thread runs it
-  Time limit_ ABSL_GUARDED_BY(mutex_) = Time::max();
+  // Edge whose value the parked run waits for; empty while a thread runs it.
+  std::optional<uint32_t> awaited_ ABSL_GUARDED_BY(mutex_);
+  Time limit_ ABSL_GUARDED_BY(mutex_) = Time::max();  // deadline, once started
   OnPartResult done_ ABSL_GUARDED_BY(mutex_);
-  bool started_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // the result is out
-  bool ran_ ABSL_GUARDED_BY(mutex_) = false;    // all its operators have run
-  int delivering_ ABSL_GUARDED_BY(mutex_) = 0;  // calls under way
-  absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;  // true once start() was called
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;    // true once the result is decided
+  bool ran_ ABSL_GUARDED_BY(mutex_) = false;      // true once all operators have run
+  int delivering_ ABSL_GUARDED_BY(mutex_) = 0;    // number of Deliver calls in flight
+  absl::Status aborted_ ABSL_GUARDED_BY(mutex_);  // first error given to abort()
 };
 
 }  // namespace trireme::internal

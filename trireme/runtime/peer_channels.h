@@ -10,12 +10,13 @@
 
 namespace trireme {
 
-// A server's channels to the other tasks of its cluster, made when first needed. Thread-safe.
+// Keeps a server's channels to the other tasks of its cluster, which it opens on first use.
+// Thread-safe. The context must outlive it.
 class PeerChannels {
  public:
   explicit PeerChannels(const TaskContext& context) : context_(context) {}
 
-  // An error if the cluster has no such task.
+  // Returns the channel to a task; an error if the cluster has no such task.
   absl::StatusOr<std::shared_ptr<Channel>> to(const TaskId& task);
 
  private:
@@ -24,8 +25,8 @@ class PeerChannels {
   std::map<TaskId, std::shared_ptr<Channel>> channels_ ABSL_GUARDED_BY(mutex_);
 };
 
-// How calls within a step are repeated: soon, since others wait for them, and not for long when
-// nobody is there.
+// Returns how calls within a step are retried: soon, because other tasks wait for them, and not for
+// long if the task cannot be reached.
 RetryPolicy step_retry();
 
 }  // namespace trireme

@@ -14,8 +14,8 @@
 namespace trireme::internal {
 namespace {
 
-// Time limit of calls that tell a task to let something go: nobody waits for them.
-constexpr auto kTimeToLetGo = std::chrono::seconds(10);
+// Time limit of calls that ask a task to drop something. Their answers are ignored.
+constexpr auto kCleanupTimeout = std::chrono::seconds(10);
 
 int64_t lease_milliseconds(Duration lease) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(lease).count();
@@ -33,11 +33,13 @@ absl::StatusOr<PartResult> read_part_result(Response response, size_t outputs) {
   auto values = reader.next(static_cast<uint32_t>(outputs), answer.undefined_outputs());
   if (!values.ok()) return make_status(ErrorCode::kInternal, "the answer lacks an output");
   auto crossings = read_crossings(answer.crossings(), reader);
-  if (!crossings.ok()) return make_status(ErrorCode::kInternal, "the answer lacks a value");
+  if (!crossings.ok()) {
+    return make_status(ErrorCode::kInternal, "the answer lacks a value for the master");
+  }
   return PartResult{*std::move(values), *std::move(crossings)};
 }
 
-// Passes on the status of a call, with the task that it was made to.
+// Returns a callback that passes the status of a call to `done`, with the task as its origin.
 OnResponse report_status(const std::string& task, TaskStub::OnStatus done) {
   return [task, done = std::move(done)](const Response& response) mutable {
     done(with_origin(response.status(), {task, ""}));
@@ -49,8 +51,10 @@ void ignore_response(const Response&) {}
 }  // namespace
 
 RemoteTask::RemoteTask(std::shared_ptr<Channel> channel, uint64_t incarnation,
-                       std::shared_ptr<LifeSigns> life_signs)
-    : channel_(std::move(channel)), incarnation_(incarnation), life_signs_(std::move(life_signs)) {}
+                       std::shared_ptr<HealthChecker> health_checker)
+    : channel_(std::move(channel)),
+      incarnation_(incarnation),
+      health_checker_(std::move(health_checker)) {}
 
 void RemoteTask::register_part(const Worker::NewPart& part, Time deadline, OnStatus done) {
   RegisterPartRequest request;
@@ -72,7 +76,7 @@ void RemoteTask::drop_part(uint64_t registration) {
   DropPartsRequest request;
   request.add_registrations(registration);
   channel_->call(kDropParts, make_message(request),
-                 {.deadline = after(kTimeToLetGo), .retry = step_retry()}, ignore_response);
+                 {.deadline = after(kCleanupTimeout), .retry = step_retry()}, ignore_response);
 }
 
 void RemoteTask::run_part(const StepKey& key, uint64_t oldest, const GraphPart& part,
@@ -103,12 +107,12 @@ void RemoteTask::abort_step(const StepKey& key, const std::string& reason) {
   request.set_reason(reason);
   channel_->call(
       kAbortStep, make_message(request),
-      {.deadline = after(kTimeToLetGo), .incarnation = incarnation_, .retry = step_retry()},
+      {.deadline = after(kCleanupTimeout), .incarnation = incarnation_, .retry = step_retry()},
       ignore_response);
 }
 
 void RemoteTask::check_health(Time limit, OnStatus done) {
-  life_signs_->ask(channel_, incarnation_, limit, std::move(done));
+  health_checker_->check(channel_, incarnation_, limit, std::move(done));
 }
 
 absl::StatusOr<std::vector<bool>> RemoteTask::find_variables(const std::string& container,

@@ -6,18 +6,18 @@
 #include <vector>
 
 #include "trireme/rpc/channel.h"
-#include "trireme/runtime/life_signs.h"
+#include "trireme/runtime/health_checker.h"
 #include "trireme/runtime/task_stub.h"
 
 namespace trireme::internal {
 
-// Another task of the cluster: calls its worker by RPC. Errors name the task. Thread-safe; calls
-// under way do not need the stub any more.
+// Stub of another task of the cluster. Calls its worker by RPC; errors name the task. Thread-safe.
+// May be destroyed while calls are in flight.
 class RemoteTask final : public TaskStub {
  public:
-  // Incarnation 0: calls for parts and steps are meant for whichever incarnation is there.
+  // With incarnation 0, calls for parts and steps reach any incarnation of the task.
   RemoteTask(std::shared_ptr<Channel> channel, uint64_t incarnation,
-             std::shared_ptr<LifeSigns> life_signs);
+             std::shared_ptr<HealthChecker> health_checker);
 
   uint64_t incarnation() const override { return incarnation_; }
 
@@ -38,7 +38,7 @@ class RemoteTask final : public TaskStub {
  private:
   const std::shared_ptr<Channel> channel_;
   const uint64_t incarnation_;
-  const std::shared_ptr<LifeSigns> life_signs_;
+  const std::shared_ptr<HealthChecker> health_checker_;
 };
 
 }  // namespace trireme::internal

@@ -41,25 +41,25 @@ absl::StatusOr<TaskDescription> ask(const std::string& address, const std::strin
 
 TEST_F(TaskServerTest, DescribesItself) {
   auto server = value_or_throw(TaskServer::start(options()));
-  const TaskDescription told = value_or_throw(ask(port_.address(), "/job:worker/task:0"));
-  EXPECT_EQ(told.task, "/job:worker/task:0");
-  EXPECT_EQ(told.address, port_.address());
-  EXPECT_EQ(told.incarnation, server->context().incarnation);
-  EXPECT_EQ(told.pid, getpid());
-  EXPECT_EQ(told.devices,
+  const TaskDescription answer = value_or_throw(ask(port_.address(), "/job:worker/task:0"));
+  EXPECT_EQ(answer.task, "/job:worker/task:0");
+  EXPECT_EQ(answer.address, port_.address());
+  EXPECT_EQ(answer.incarnation, server->context().incarnation);
+  EXPECT_EQ(answer.pid, getpid());
+  EXPECT_EQ(answer.devices,
             (std::vector<std::string>{"/job:worker/task:0/cpu:0", "/job:worker/task:0/cpu:1"}));
-  EXPECT_LT(told.uptime, seconds(60));
-  EXPECT_EQ(told.counters.at("rpc_server/trireme.Server/Describe/calls"), 1u);
+  EXPECT_LT(answer.uptime, seconds(60));
+  EXPECT_EQ(answer.counters.at("rpc_server/trireme.Server/Describe/calls"), 1u);
 }
 
-TEST_F(TaskServerTest, RefusesATaskThatTheSpecDoesNotHave) {
+TEST_F(TaskServerTest, RejectsATaskThatIsNotInTheSpec) {
   TaskServerOptions wrong = options();
   wrong.task = {"worker", 3};
   const absl::Status status = TaskServer::start(wrong).status();
   EXPECT_EQ(error_code(status), ErrorCode::kOutOfRange);
 }
 
-TEST_F(TaskServerTest, SecondServerOfATaskIsRefusedNamingBoth) {
+TEST_F(TaskServerTest, RejectsASecondServerOfATaskAndNamesBoth) {
   auto server = value_or_throw(TaskServer::start(options()));
   const absl::Status status = TaskServer::start(options()).status();
   EXPECT_EQ(error_code(status), ErrorCode::kAlreadyExists);
@@ -78,7 +78,7 @@ TEST_F(TaskServerTest, EveryStartHasItsOwnIncarnation) {
   EXPECT_NE(server->context().incarnation, first);
 }
 
-TEST_F(TaskServerTest, ExitsWithTheJobOnlyIfTold) {
+TEST_F(TaskServerTest, ExitsWithTheJobOnlyIfConfigured) {
   for (bool exits : {false, true}) {
     auto server = value_or_throw(TaskServer::start(options(exits)));
     std::future<void> waited = std::async(std::launch::async, [&] { server->wait(); });
@@ -87,14 +87,15 @@ TEST_F(TaskServerTest, ExitsWithTheJobOnlyIfTold) {
     if (exits) {
       EXPECT_EQ(waited.wait_for(seconds(10)), std::future_status::ready);
     } else {
-      EXPECT_TRUE(ask(port_.address(), "/job:worker/task:0").ok()) << "it should have stayed";
+      EXPECT_TRUE(ask(port_.address(), "/job:worker/task:0").ok())
+          << "the server should have stayed";
     }
     server->stop(after(seconds(10)));
     EXPECT_EQ(waited.wait_for(seconds(10)), std::future_status::ready);
   }
 }
 
-TEST_F(TaskServerTest, WaitEndsWhenAskedTo) {
+TEST_F(TaskServerTest, WaitReturnsWhenStopIsRequested) {
   auto server = value_or_throw(TaskServer::start(options()));
   std::stop_source stop;
   std::future<void> waited =
@@ -103,7 +104,7 @@ TEST_F(TaskServerTest, WaitEndsWhenAskedTo) {
   EXPECT_EQ(waited.wait_for(seconds(10)), std::future_status::ready);
 }
 
-TEST(PortReservation, PortsDifferAndAreFreeForAServer) {
+TEST(PortReservation, PortsDiffer) {
   std::vector<PortReservation> ports;
   std::set<int> numbers;
   for (int i = 0; i < 50; ++i) {

@@ -13,10 +13,11 @@
 
 namespace trireme {
 
-// The service that tells about its server, and hears that a job has ended.
+// Creates the service that answers trireme.Server (server.proto): it describes the server, and is
+// told when a job has ended.
 std::unique_ptr<Service> make_server_service(TaskContext& context);
 
-// What a server says of itself.
+// Description of a server, from itself.
 struct TaskDescription {
   std::string task;
   std::string address;
@@ -29,7 +30,7 @@ struct TaskDescription {
   std::map<std::string, uint64_t> counters;
 };
 
-// Asks the server at the other end of a channel; calls back once.
+// Asks the server at the other end of a channel for its description. Calls back once.
 void describe_task(Channel& channel, const CallOptions& options,
                    absl::AnyInvocable<void(absl::StatusOr<TaskDescription>)> done);
 
@@ -38,10 +39,10 @@ inline void describe_task(Channel& channel, Time deadline,
   describe_task(channel, CallOptions{.deadline = deadline}, std::move(done));
 }
 
-// Blocks.
+// Asks for the description and blocks until it arrives.
 absl::StatusOr<TaskDescription> describe_task(Channel& channel, const CallOptions& options);
 
-// Tells it that the job has ended. Whether it exits.
+// Tells the server that the job has ended. Returns true if the server exits. Blocks.
 absl::StatusOr<bool> end_job(Channel& channel, const std::string& reason, Time deadline);
 
 }  // namespace trireme

@@ -24,6 +24,20 @@
 #include "trireme/runtime/session.pb.h"
 #include "trireme/runtime/tensor_lists.h"
 
+// The client's side of a session:
+//
+// - The first step of a plan registers its graph with the master (known_graph), which places it and
+//   sends the parts to their tasks. Then the client creates the variables that do not exist yet.
+//   Tasks may not be up: the master answers with the tasks that it waits for, and the client asks
+//   again until the deadline.
+// - Every further step is one RunStep call. Plans are found by address. A function that is captured
+//   again with the same content reuses the graph of its first capture.
+// - When the master or a task has forgotten the session, after a restart or the end of the lease,
+//   the step fails and on_error() forgets all graphs. The next step opens the session again and
+//   registers its graph again.
+//
+// Locks: registering_ serializes registrations and is held during calls. mutex_ guards the fields,
+// is taken inside registering_, and is never held during a call.
 namespace trireme {
 namespace {
 
@@ -33,8 +47,8 @@ using internal::VariableRecord;
 constexpr char kScheme[] = "grpc://";
 constexpr size_t kKnownPlans = 256;
 constexpr auto kInitializationPoll = std::chrono::milliseconds(50);
-// A master waits for tasks almost this long before it tells that they are missing.
-constexpr auto kOneMoreQuestion = std::chrono::milliseconds(1500);
+// A master waits less than this for tasks before it answers that they are missing.
+constexpr auto kLongestMasterWait = std::chrono::milliseconds(1500);
 
 std::string address_of(const std::string& target) {
   if (absl::StartsWith(target, kScheme)) return target.substr(sizeof(kScheme) - 1);
@@ -43,7 +57,8 @@ std::string address_of(const std::string& target) {
                            "' is not of the form grpc://HOST:PORT, the address of a server"));
 }
 
-// A session reaches what is on devices, not what parameter servers or other workers keep.
+// Returns an error if the step uses something that a session cannot reach: variables on parameter
+// servers, or iterators on workers.
 absl::Status check_reachable(const FunctionStep& step) {
   const Origin origin = {"", absl::StrCat("function '", step.function, "'")};
   for (const auto& variable : step.variables) {
@@ -88,7 +103,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
   void close() {
     CloseSessionRequest request;
     request.set_session(id_);
-    // Nobody waits: if it is lost, the lease ends the session.
+    // The answer is not waited for: if the call is lost, the lease ends the session.
     channel_.call(internal::kCloseSession, make_message(request),
                   {.deadline = after(std::chrono::seconds(5))}, [](const Response&) {});
   }
@@ -102,35 +117,36 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     return after(options.timeout.count() > 0 ? options.timeout : options_.timeout);
   }
 
-  // What a step runs: a graph that the master knows, whose variables exist.
-  struct Known {
-    uint64_t graph = 0;
+  // A graph that is registered with the master and whose variables exist.
+  struct KnownGraph {
+    uint64_t graph = 0;  // its number in the session
     std::shared_ptr<const internal::Plan> plan;
     RegisterGraphResponse registered;
-    bool small_answer = false;
+    bool small_answer = false;  // true if the outputs are small enough to be sent without a stream
   };
 
-  std::shared_ptr<const Known> known_graph(const FunctionStep& step, Time deadline) {
+  // Returns the registered graph of the step's plan. The first call for a plan registers it.
+  std::shared_ptr<const KnownGraph> known_graph(const FunctionStep& step, Time deadline) {
     {
       MutexLock lock(mutex_);
       if (auto found = find_known(step.plan.get())) return found;
     }
     MutexLock registering(registering_);
     const auto& graph = *step.plan->graph;
-    const internal::Content content =
-        internal::content_of(graph.def.SerializeAsString(), internal::constant_rows(graph));
+    const internal::Fingerprint content =
+        internal::fingerprint_of(graph.def.SerializeAsString(), internal::constant_rows(graph));
     uint64_t number = 0;
     {
       MutexLock lock(mutex_);
       if (auto found = find_known(step.plan.get())) return found;
-      // The same function captured again.
+      // The same function was captured again.
       if (const auto found = contents_.find(content); found != contents_.end()) {
         remember(step.plan, found->second);
         return found->second;
       }
       number = next_graph_++;
     }
-    auto known = std::make_shared<Known>();
+    auto known = std::make_shared<KnownGraph>();
     known->graph = number;
     known->plan = step.plan;
     const auto& def = step.plan->graph->def;
@@ -170,14 +186,14 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     auto data = std::make_shared<internal::GraphData>();
     data->def = known->registered.placed();
     data->constants = step.plan->graph->constants;
-    return Graph(value_or_throw(internal::compile(std::move(data))));
+    return internal::Access<Graph>::make(value_or_throw(internal::compile(std::move(data))));
   }
 
   void initialize(const std::vector<Variable>& variables) {
     MutexLock registering(registering_);
     MutexLock lock(mutex_);
-    for (const Variable& variable : variables) made_.erase(variable.name());
-    // Steps register their graphs again, and make what is missing.
+    for (const Variable& variable : variables) initialized_.erase(variable.name());
+    // Steps now register their graphs again, and create the variables that are missing.
     forget_graphs();
   }
 
@@ -191,7 +207,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
                   [](const Response&) {});
   }
 
-  Message request_of(const FunctionStep& step, const Known& known, Time deadline,
+  Message request_of(const FunctionStep& step, const KnownGraph& known, Time deadline,
                      uint64_t token) const {
     RunStepRequest request;
     request.set_timeout_ms(milliseconds_until(deadline));
@@ -209,7 +225,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     return make_message(request, std::move(tensors));
   }
 
-  static CallOptions call_options(const Known& known, Time deadline,
+  static CallOptions call_options(const KnownGraph& known, Time deadline,
                                   const SessionStepOptions& options) {
     return {.deadline = deadline,
             .large_response = !known.small_answer,
@@ -222,12 +238,12 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     TRIREME_ASSIGN_OR_RETURN(const auto answer, parse_body<RunStepResponse>(*response));
     auto tensors =
         internal::TensorReader(std::move(response->tensors)).rest(answer.undefined_outputs());
-    if (!tensors.ok()) return make_status(ErrorCode::kInternal, "an output is missing");
+    if (!tensors.ok()) return make_status(ErrorCode::kInternal, "the answer lacks an output");
     return tensors;
   }
 
-  // An error of a step. What the master has forgotten, because it was started again or because the
-  // lease ran out, is told to it again before the next step.
+  // Handles the error of a call. If the master may have forgotten the session, because it was
+  // restarted or the lease ran out, the next step opens it and registers its graph again.
   absl::Status on_error(absl::Status error) {
     const ErrorCode code = error_code(error);
     error = with_origin(std::move(error), {master(), ""});
@@ -246,15 +262,16 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     contents_.clear();
   }
 
-  std::shared_ptr<const Known> find_known(const internal::Plan* plan)
+  std::shared_ptr<const KnownGraph> find_known(const internal::Plan* plan)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto found = plans_.find(plan);
     return found == plans_.end() ? nullptr : found->second.second;
   }
 
   void remember(const std::shared_ptr<const internal::Plan>& plan,
-                const std::shared_ptr<const Known>& known) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    // The plan is held, so that its address means it.
+                const std::shared_ptr<const KnownGraph>& known)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    // The plan is kept alive, so that no other plan can get its address.
     plans_[plan.get()] = {plan, known};
     recent_.push_back(plan.get());
     if (recent_.size() > kKnownPlans) {
@@ -309,10 +326,10 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
       TRIREME_ASSIGN_OR_RETURN(answer, parse_body<RegisterGraphResponse>(*response));
       if (answer.waits_for().empty()) break;
       const Time now = Clock::real().now();
-      if (now + kOneMoreQuestion >= deadline) {
+      if (now + kLongestMasterWait >= deadline) {
         return make_status(ErrorCode::kDeadlineExceeded,
                            absl::StrCat("waited ", format_duration(now - start), " for ",
-                                        answer.waits_for(), ", as ", master(), " sees it"),
+                                        answer.waits_for(), ", as seen from ", master()),
                            {master(), absl::StrCat("function '", step.function, "'")});
       }
       if (reports.due(now)) log_warning("waiting for ", answer.waits_for());
@@ -326,7 +343,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     return answer;
   }
 
-  absl::Status make_variables(const FunctionStep& step, Known& known, Time deadline)
+  absl::Status make_variables(const FunctionStep& step, KnownGraph& known, Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(registering_) {
     InitializeVariablesRequest request;
     request.set_session(id_);
@@ -334,21 +351,23 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     std::vector<at::Tensor> initial;
     const auto& places = known.registered.variables();
     if (places.size() != static_cast<int>(step.variables.size())) {
-      return make_status(ErrorCode::kInternal, "the master tells of other variables");
+      return make_status(ErrorCode::kInternal,
+                         "the master lists a different number of variables than the graph");
     }
     for (int i = 0; i < places.size(); ++i) {
       const auto& place = places[i];
       MutexLock lock(mutex_);
-      const auto made = made_.find(place.name());
+      const auto made = initialized_.find(place.name());
       if (place.exists()) {
-        made_[place.name()] = place.incarnation();
+        initialized_[place.name()] = place.incarnation();
         continue;
       }
-      if (made != made_.end()) {
+      if (made != initialized_.end()) {
         return make_status(
             ErrorCode::kFailedPrecondition,
-            "it is gone: its task was started again, or the session's lease ran out. Give it its "
-            "contents again: session.initialize({variable}) takes those that the program holds",
+            "it no longer exists: its task was restarted, or the session's lease ran out. Call "
+            "session.initialize({variable}) to create it again from the value that the program "
+            "holds",
             {place.task(), absl::StrCat("variable '", place.name(), "'")});
       }
       request.add_variables(static_cast<uint32_t>(i));
@@ -356,21 +375,21 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     }
     if (initial.empty()) return absl::OkStatus();
     if (!options_.initializes) return wait_for_variables(step, known, deadline);
-    // Streamed, so that the master sees the deadline of the call and not that of an attempt: it
-    // asks other tasks, and what it says of them is final.
+    // The call is streamed so that the master sees its deadline instead of that of one attempt: the
+    // master calls other tasks, and its answer about them is final.
     const Response response =
         channel_.call(internal::kInitializeVariables, make_message(request, std::move(initial)),
                       {.deadline = deadline, .large_response = true, .retry = step_retry()});
     if (!response.ok()) return on_error(response.status());
     MutexLock lock(mutex_);
     for (uint32_t i : request.variables()) {
-      made_[places[static_cast<int>(i)].name()] = places[static_cast<int>(i)].incarnation();
+      initialized_[places[static_cast<int>(i)].name()] = places[static_cast<int>(i)].incarnation();
     }
     return absl::OkStatus();
   }
 
-  // Another session initialises them.
-  absl::Status wait_for_variables(const FunctionStep& step, Known& known, Time deadline)
+  // Waits until another session has initialised the variables. Asks by registering the graph again.
+  absl::Status wait_for_variables(const FunctionStep& step, KnownGraph& known, Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(registering_) {
     while (true) {
       const auto& places = known.registered.variables();
@@ -379,9 +398,9 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
       if (missing == places.end()) break;
       const absl::Status late = make_status(
           ErrorCode::kDeadlineExceeded,
-          absl::StrCat("it was not initialised in time; this session leaves that to another one of "
-                       "container '",
-                       options_.container, "'"),
+          absl::StrCat("it was not initialised before the deadline; this session waits for another "
+                       "session of container '",
+                       options_.container, "' to initialise it"),
           {missing->task(), absl::StrCat("variable '", missing->name(), "'")});
       if (after(kInitializationPoll) > deadline) return late;
       call_and_wait<bool>(
@@ -394,11 +413,12 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     }
     MutexLock lock(mutex_);
     for (const auto& place : known.registered.variables()) {
-      made_[place.name()] = place.incarnation();
+      initialized_[place.name()] = place.incarnation();
     }
     return absl::OkStatus();
   }
 
+  // Renews the session at the master every quarter of its lease, until the session is destroyed.
   void renew() {
     internal::run_at(after(options_.lease / 4), [weak = weak_from_this()] {
       const auto self = weak.lock();
@@ -410,7 +430,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
       request.set_strict_placement(self->options_.strict_placement);
       self->channel_.call(internal::kOpenSession, make_message(request),
                           {.deadline = after(self->options_.lease / 4)},
-                          [](const Response&) {});  // steps tell if it is lost
+                          [](const Response&) {});  // steps notice if the session is lost
       self->renew();
     });
   }
@@ -418,18 +438,20 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
   const SessionOptions options_;
   const uint64_t id_;
   Channel channel_;
-  Mutex registering_;  // one graph at a time
+  Mutex registering_;  // held while a graph is registered
   mutable Mutex mutex_;
   std::string master_ ABSL_GUARDED_BY(mutex_);
   uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool reopen_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reopen_ ABSL_GUARDED_BY(mutex_) = false;  // true if the session must be opened again
   uint64_t next_graph_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::unordered_map<const internal::Plan*,
-                     std::pair<std::shared_ptr<const internal::Plan>, std::shared_ptr<const Known>>>
+  std::unordered_map<const internal::Plan*, std::pair<std::shared_ptr<const internal::Plan>,
+                                                      std::shared_ptr<const KnownGraph>>>
       plans_ ABSL_GUARDED_BY(mutex_);
   std::list<const internal::Plan*> recent_ ABSL_GUARDED_BY(mutex_);
-  std::map<internal::Content, std::shared_ptr<const Known>> contents_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, uint64_t> made_ ABSL_GUARDED_BY(mutex_);  // variables: on which incarnation
+  std::map<internal::Fingerprint, std::shared_ptr<const KnownGraph>> contents_
+      ABSL_GUARDED_BY(mutex_);
+  // Variables that this session has seen to exist, with the incarnation of their task.
+  std::map<std::string, uint64_t> initialized_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> warned_ ABSL_GUARDED_BY(mutex_);
 };
 

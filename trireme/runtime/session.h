@@ -18,92 +18,92 @@
 
 namespace trireme {
 
+// Options of a Session.
 struct SessionOptions {
-  // Where its variables live on their tasks. Empty: they are the session's own and go with it.
-  // Sessions that name the same container share variables by name, and these stay.
+  // Container of the session's variables on their tasks. If it is empty, the variables belong to
+  // this session and are deleted with it. Sessions that name the same container share variables by
+  // name, and these outlive the sessions.
   std::string container;
-  // Of the sessions that share a container one initialises its variables; the others wait until it
-  // has.
+  // True if this session initialises the variables that it uses. Among the sessions that share a
+  // container, one should initialise; the others wait until it has.
   bool initializes = true;
-  // A device that a task lacks is an error, instead of being replaced by one that it has.
+  // True if a device that its task lacks is an error. By default a device that the task has takes
+  // its place, with a warning.
   bool strict_placement = false;
-  // Of each step, unless it says otherwise; also of what comes before the first.
+  // Time limit of each step, unless its SessionStepOptions say otherwise. The first step of a
+  // function includes its registration and the initialisation of its variables.
   std::chrono::milliseconds timeout = std::chrono::minutes(1);
-  // A session whose program is not heard of for so long has ended.
+  // Time after which the servers end a session whose program they no longer hear from. Between one
+  // second and one day.
   std::chrono::milliseconds lease = std::chrono::minutes(1);
-  // The folder with this program's certificates; empty: none are used.
+  // Folder with this program's certificates; empty for a cluster without certificates.
   std::string certs;
 };
 
+// Options of one step: session.run({.timeout = 5s, .stop = token}, step, x).
 struct SessionStepOptions {
-  std::chrono::milliseconds timeout = {};  // 0: the session's
+  std::chrono::milliseconds timeout = {};  // time limit; 0 for that of the session
   std::stop_token stop = {};               // cancels the step on all tasks
 };
 
-// Runs functions on the tasks of a cluster, through one of its servers:
+// Runs functions on the tasks of a cluster, through one of its servers, the session's master:
 //
 //   tr::Session session("grpc://machine-b.example.com:2222");
-//   torch::Tensor c = session.run([] { ... });
+//   torch::Tensor c = session.run([] {
+//     tr::DeviceScope on("/job:ps/task:0");
+//     return torch::ones({2}) + 1;
+//   });
 //
-// Operators run where device scopes put them, on any number of tasks; what no scope places runs on
-// the server that the session is with. Variables live on their tasks: one is made there when a
-// step first uses it, from what the program holds of it. A task that was lost makes steps fail,
-// with an error that names it; once it is back the session goes on, but its variables are gone,
-// until initialize() makes them anew. Any number of threads may run steps at once.
+// Operators run where device scopes place them, on any number of tasks; operators outside of all
+// scopes run on the master. Variables live on their tasks: a variable is created there when a step
+// first uses it, from the value that the program holds.
+//
+// When a task is lost, steps that need it fail with an error that names it. Once the task is back,
+// the session continues to work, but the variables of the task are gone until initialize() is
+// called.
+//
+// Errors are thrown as tr::Error, except those that LibTorch throws while a function is captured.
+// Thread-safe: any number of threads may run steps at once.
 class Session {
  public:
+  // Opens a session at the server `target`, "grpc://HOST:PORT". Waits up to the session's timeout
+  // for the server.
   explicit Session(const std::string& target, SessionOptions options = {});
-  ~Session();  // closes it
+  // Closes the session, without waiting for the server. Steps that are still in flight may fail.
+  ~Session();
 
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // The server that it is with: "/job:worker/task:0".
+  // Returns the task that the session was opened at: "/job:worker/task:0".
   std::string master() const;
 
-  // With a tr::function: captured once for each signature, then replayed.
+  // Runs a tr::function as one step and returns its result. The function is captured once for each
+  // signature and then replayed.
   template <typename R, typename... Args>
-  R run(const Function<R(Args...)>& function, std::decay_t<Args>... args) {
-    return run(SessionStepOptions{}, function, std::move(args)...);
-  }
+  R run(const Function<R(Args...)>& function, std::decay_t<Args>... args);
+  // Does the same with options for this step.
   template <typename R, typename... Args>
   R run(const SessionStepOptions& options, const Function<R(Args...)>& function,
-        std::decay_t<Args>... args) {
-    const auto step = function.prepare(std::move(args)...);
-    return Function<R(Args...)>::assemble(*step, run_step(*step, options));
-  }
-  // With anything else that can be called: captured each time.
+        std::decay_t<Args>... args);
+  // Runs anything else that can be called without arguments. It is captured on each call: in a
+  // loop, use a tr::function.
   template <typename F>
     requires std::is_invocable_v<F>
-  auto run(const F& body) {
-    return run(function("session.run", std::function<std::invoke_result_t<F>()>(body)));
-  }
+  std::invoke_result_t<F> run(const F& body);
 
-  // Many steps in flight: the result comes later. Its errors are thrown by get().
+  // Starts a step and returns without waiting for its result, so that many steps can be in flight.
+  // The future's get() throws the errors of the step; errors of its registration are thrown here.
   template <typename R, typename... Args>
-  std::future<R> start(const Function<R(Args...)>& function, std::decay_t<Args>... args) {
-    const auto step = function.prepare(std::move(args)...);
-    auto promise = std::make_shared<std::promise<R>>();
-    start_step(step, {},
-               [step, promise](std::vector<at::Tensor> tensors, std::exception_ptr error) {
-                 if (error) return promise->set_exception(error);
-                 if constexpr (std::is_void_v<R>) {
-                   promise->set_value();
-                 } else {
-                   promise->set_value(Function<R(Args...)>::assemble(*step, tensors));
-                 }
-               });
-    return promise->get_future();
-  }
+  std::future<R> start(const Function<R(Args...)>& function, std::decay_t<Args>... args);
 
-  // The graph of such a call as it is placed: where each operator runs, and why. Runs no step.
+  // Returns the graph of this call as the master places it: where each operator runs, and why. Runs
+  // no step.
   template <typename R, typename... Args>
-  Graph graph(const Function<R(Args...)>& function, std::decay_t<Args>... args) {
-    return placed_graph(*function.preview(std::move(args)...));
-  }
+  Graph graph(const Function<R(Args...)>& function, std::decay_t<Args>... args);
 
-  // Makes these variables again, from what the program holds of them, where they are gone: after
-  // the loss of their task.
+  // Allows the session to create these variables again, from the values that the program holds,
+  // after they were lost with their task. The next step that uses one creates it if it is missing.
   void initialize(const std::vector<Variable>& variables);
 
  private:
@@ -120,3 +120,5 @@ class Session {
 };
 
 }  // namespace trireme
+
+#include "trireme/runtime/session_inl.h"

@@ -12,8 +12,9 @@
 namespace trireme::internal {
 namespace {
 
-// For tasks that are not up. Then the client is told, and asks again.
+// Longest time to wait for tasks that are not up. Then the client is told, and asks again.
 constexpr auto kWaitForTasks = std::chrono::seconds(1);
+// Time reserved before the deadline, so that the answer still reaches the client.
 constexpr auto kTimeToAnswer = std::chrono::milliseconds(200);
 
 }  // namespace
@@ -29,7 +30,8 @@ absl::StatusOr<TaskDevices::Answer> TaskDevices::find(const proto::GraphDef& def
   std::set<TaskId> asked;
   {
     MutexLock lock(mutex_);
-    // Tasks that nothing is placed on count with a CPU: errors list them.
+    // Tasks that the graph does not name are not asked, and get the default devices. The placer
+    // needs them only to list the cluster's tasks in errors.
     for (const TaskId& task : context_.spec.without_evaluator().all_tasks()) {
       answer.devices[task] = {};
     }
@@ -62,12 +64,12 @@ absl::StatusOr<TaskDevices::Answer> TaskDevices::find(const proto::GraphDef& def
 
 absl::StatusOr<DeviceList> TaskDevices::ask(const TaskId& task, Time deadline) {
   TRIREME_ASSIGN_OR_RETURN(const auto channel, channels_.to(task));
-  const absl::StatusOr<TaskDescription> told = describe_task(
+  const absl::StatusOr<TaskDescription> answer = describe_task(
       *channel, {.deadline = deadline, .wait_for_ready = true, .retry = step_retry()});
-  if (!told.ok()) return with_origin(told.status(), {task.to_string(), ""});
+  if (!answer.ok()) return with_origin(answer.status(), {task.to_string(), ""});
   DeviceList devices;
   devices.cpus = devices.gpus = 0;
-  for (const std::string& name : told->devices) {
+  for (const std::string& name : answer->devices) {
     const auto spec = try_call([&] { return DeviceSpec::parse(name); });
     if (!spec.ok()) return spec.status();
     ++(spec->type == DeviceType::kGpu ? devices.gpus : devices.cpus);

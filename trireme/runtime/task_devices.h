@@ -13,18 +13,18 @@
 
 namespace trireme::internal {
 
-// Knows the devices of the cluster's tasks, as graphs are placed on them. Each task is asked once,
-// when a graph first names it. Thread-safe.
+// Finds the devices of the cluster's tasks, which the placer needs. Asks each task once, when a
+// graph first names it. Thread-safe. The context and the channels must outlive it.
 class TaskDevices {
  public:
   TaskDevices(const TaskContext& context, PeerChannels& channels);
 
   struct Answer {
-    std::map<TaskId, DeviceList> devices;  // of all tasks; incomplete if some are not up
+    std::map<TaskId, DeviceList> devices;  // devices by task; incomplete if some are not up
     std::string waits_for;                 // tasks that are not up, and why; empty if all are
   };
-  // Returns the devices that are needed to place the graph. Asks the tasks that it names for
-  // theirs, and blocks.
+  // Returns the devices that are needed to place the graph. Blocks until the tasks that the graph
+  // names have answered, or for about a second if some are not up.
   absl::StatusOr<Answer> find(const proto::GraphDef& def, Time deadline);
 
  private:
@@ -33,7 +33,7 @@ class TaskDevices {
   const TaskContext& context_;
   PeerChannels& channels_;
   Mutex mutex_;
-  std::map<TaskId, DeviceList> known_ ABSL_GUARDED_BY(mutex_);  // of tasks that have answered
+  std::map<TaskId, DeviceList> known_ ABSL_GUARDED_BY(mutex_);  // devices of tasks that answered
 };
 
 }  // namespace trireme::internal

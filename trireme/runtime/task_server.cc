@@ -9,6 +9,9 @@
 #include "trireme/base/logging.h"
 #include "trireme/rpc/call_queue.h"
 
+// Services are created first and the port is opened last, so that no call arrives before all
+// services exist. The services refer to the context, which stays at one address behind a pointer.
+// They are owned by the RPC server, which is declared after the context and destroyed before it.
 namespace trireme {
 
 absl::StatusOr<std::unique_ptr<TaskServer>> TaskServer::start(TaskServerOptions options) {

@@ -20,57 +20,61 @@
 
 namespace trireme {
 
-// What a service may know of the server that it is part of. Outlives the service.
+// State of a server that its services share. Outlives the services.
 struct TaskContext {
   ClusterSpec spec;
   TaskId task;
-  std::string address;  // as the spec gives it
+  std::string address;  // address of the task in the spec
   DeviceList devices;
-  int step_threads = 1;      // that run the operators of steps
-  uint64_t start_bytes = 0;  // of the inputs of steps that clients start, held at once
+  int step_threads = 1;      // number of threads that run the operators of steps
+  uint64_t start_bytes = 0;  // limit on the bytes of inputs of steps in flight that clients started
   uint64_t incarnation = 0;
   Time started;
   Credentials credentials = Credentials::loopback();
-  std::shared_ptr<FaultInjector> faults;  // what its own calls to others suffer; none: nothing
-  // For channels to others: their answers are taken in by the threads that serve.
+  std::shared_ptr<FaultInjector>
+      faults;  // faults injected into calls to other tasks; null for none
+  // Queues of the threads that serve calls. Channels to other tasks receive their answers on them.
   std::shared_ptr<internal::ServingQueues> serving;
   Metrics metrics;
   std::shared_ptr<VariableHost> variables;  // set by the service of ps/
-  // Called when the chief ends the job; true if the server exits with it.
+  // Called when the chief ends the job. Returns true if the server exits with it.
   std::function<bool(const std::string& reason)> end_job;
 };
 
-// A module that serves calls gives one of these to the servers that should offer them.
+// Creates a service for one server. Modules that serve calls provide one.
 using ServiceFactory = std::function<std::unique_ptr<Service>(TaskContext&)>;
 
 struct TaskServerOptions {
   ClusterSpec spec;
   TaskId task;
   DeviceList devices;
-  int step_threads = 0;                        // 0: as many as LibTorch uses for one operator
-  uint64_t start_bytes = uint64_t{512} << 20;  // of inputs; further steps wait at their clients
+  int step_threads = 0;  // 0 for as many threads as LibTorch uses for one operator
+  // Limit on the bytes of inputs of steps in flight; further steps wait at their clients.
+  uint64_t start_bytes = uint64_t{512} << 20;
   Credentials credentials = Credentials::loopback();
-  std::string bind_host;  // empty: the host of the task's own address
-  ServerLimits limits;    // of what peers may make it hold
+  std::string bind_host;  // host to listen on; empty for that of the task's address
+  ServerLimits limits;    // limits on the memory that peers can make the server hold
   std::shared_ptr<FaultInjector> faults = nullptr;
-  bool exit_with_job = false;  // wait() returns when the chief ends the job
+  bool exit_with_job = false;  // true if wait() returns when the chief ends the job
   std::vector<ServiceFactory> services;
 };
 
-// One task of a cluster: a port and the services that modules registered with it. Thread-safe.
+// The server of one task of a cluster: a port and the services that modules offer on it.
+// Thread-safe.
 class TaskServer {
  public:
-  // Fails when the task is not in the spec, or its address may not be bound or is taken.
+  // Returns an error if the task is not in the spec, or its address may not be bound or is in use.
   static absl::StatusOr<std::unique_ptr<TaskServer>> start(TaskServerOptions options);
-  ~TaskServer();  // stops at once
+  // Stops the server without waiting for calls in flight to complete.
+  ~TaskServer();
 
   const TaskContext& context() const { return *context_; }
   const RpcServer& rpc() const { return *rpc_; }
 
-  // Blocks until the job ends (if the server was told to exit then), stop is requested, or it was
-  // stopped otherwise.
+  // Blocks until `stop` is requested, the server is stopped, or the job ends and the server was
+  // started with exit_with_job.
   void wait(std::stop_token stop = {});
-  // Lets calls under way end until the deadline, then cancels them. Returns when nothing runs.
+  // Lets calls in flight complete until the deadline, then cancels them. Returns when no call runs.
   void stop(Time deadline);
 
  private:

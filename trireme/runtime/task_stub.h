@@ -15,7 +15,7 @@
 
 namespace trireme::internal {
 
-// Variables that a session makes on one task, with their initial values.
+// Variables that a session creates on one task, with their initial values.
 struct NewVariables {
   uint64_t session = 0;
   Duration lease = {};
@@ -24,31 +24,32 @@ struct NewVariables {
   std::vector<at::Tensor> initial;
 };
 
-// A task of the cluster as a master calls it: directly if it is the master's own (LocalTask), else
-// by RPC (RemoteTask). Calls with a callback do not block and call back exactly once, on any thread
-// or at once; those without a callback or a result are not waited for, and may be lost.
-// Thread-safe.
+// A task of the cluster as a master calls it: directly if it is the master's own (LocalTask),
+// otherwise by RPC (RemoteTask). Methods with a callback do not block; they call back exactly once,
+// on any thread, possibly before they return. Methods with neither a callback nor a result do not
+// wait for the task, and their message may be lost. Thread-safe.
 class TaskStub {
  public:
   virtual ~TaskStub() = default;
 
   using OnStatus = absl::AnyInvocable<void(const absl::Status&)>;
 
-  // The incarnation that the calls for parts and steps are meant for. 0: whichever is there.
+  // Returns the incarnation that calls for parts and steps are meant for; 0 for any.
   virtual uint64_t incarnation() const = 0;
 
-  // Parts and steps.
+  // Parts and steps. See Worker for what each call does on the task.
   virtual void register_part(const Worker::NewPart& part, Time deadline, OnStatus done) = 0;
   virtual void drop_part(uint64_t registration) = 0;
-  // `oldest`: the oldest step of the registration that is still under way.
+  // `oldest` is the number of the oldest step in flight of the registration.
   virtual void run_part(const StepKey& key, uint64_t oldest, const GraphPart& part,
                         PartInputs inputs, OnPartResult done) = 0;
   virtual void abort_step(const StepKey& key, const std::string& reason) = 0;
-  // Answers OK if the task is there; an error if it does not answer before the limit.
+  // Calls back with OK if the task answers before the limit, otherwise with an error.
   virtual void check_health(Time limit, OnStatus done) = 0;
 
-  // Sessions and their variables. These calls are meant for whichever incarnation is there.
-  // Returns which of the names the container has. Blocks.
+  // Sessions and their variables. These calls reach any incarnation of the task.
+
+  // Returns, for each name, true if the container has the variable. Blocks.
   virtual absl::StatusOr<std::vector<bool>> find_variables(const std::string& container,
                                                            const std::vector<std::string>& names,
                                                            Time deadline) = 0;

@@ -22,7 +22,8 @@ absl::StatusOr<std::vector<at::Tensor>> TensorReader::next(uint32_t count,
                                                            const Places& undefined) {
   const size_t empty = static_cast<size_t>(undefined.size());
   if (empty > count || count - empty > tensors_.size() - next_) {
-    return make_status(ErrorCode::kInvalidArgument, "it names more tensors than came with it");
+    return make_status(ErrorCode::kInvalidArgument,
+                       "malformed message: it lists more tensors than it carries");
   }
   std::vector<at::Tensor> list;
   list.reserve(count);
@@ -38,7 +39,8 @@ absl::StatusOr<std::vector<at::Tensor>> TensorReader::next(uint32_t count,
     }
   }
   if (list.size() == count && gap == undefined.end()) return list;
-  return make_status(ErrorCode::kInvalidArgument, "its undefined tensors are out of order");
+  return make_status(ErrorCode::kInvalidArgument,
+                     "malformed message: the indices of its undefined tensors are out of order");
 }
 
 absl::StatusOr<std::vector<at::Tensor>> TensorReader::rest(const Places& undefined) {

@@ -9,15 +9,28 @@
 #include "trireme/exec/mkl_warm_up.h"
 #include "trireme/rpc/timer.h"
 
+// The messages of a step arrive in any order. A task that is ahead may deliver values before the
+// master's RunPart arrives, and a repeated or delayed message may arrive after the step is over. So
+// the first message for a step creates its PartStep, whichever it is, and the worker remembers
+// which steps are over, so that a late message does not create one again.
+//
+// Remembering every step that is over would take unbounded memory. Therefore each RunPart carries
+// the number of the oldest step in flight at the master: all below it are over, and one number
+// stands for them (Registration::over_below). This also frees what a step left here when its
+// AbortStep was lost.
+//
+// The lock guards the tables only. Steps are started, fed, aborted and destroyed without it,
+// because that may run operators, make calls and call back into this class.
 namespace trireme::internal {
 namespace {
 
+// Time between two checks of leases and deadlines.
 constexpr auto kLeaseCheck = std::chrono::milliseconds(500);
 
 absl::Status unknown_registration() {
   return make_status(ErrorCode::kNotFound,
-                     "this part of a graph is not registered here (any more): its session ended, "
-                     "or its lease ran out");
+                     "this part of a graph is not registered here, or is no longer registered: "
+                     "its session has ended, or its lease has run out");
 }
 
 }  // namespace
@@ -43,7 +56,7 @@ void Worker::start() {
       MutexLock lock(self->mutex_);
       if (self->stopped_) return;
     }
-    self->end_what_is_late();
+    self->expire_steps_and_sessions();
     self->start();
   });
 }
@@ -59,7 +72,7 @@ void Worker::stop() {
     registrations_.clear();
   }
   for (const auto& step : steps) {
-    step->abort(make_status(ErrorCode::kUnavailable, "the server stops"));
+    step->abort(make_status(ErrorCode::kUnavailable, "the server is stopping"));
   }
 }
 
@@ -80,20 +93,21 @@ absl::Status Worker::register_part(const NewPart& part) {
   for (const proto::Send& send : def.sends()) {
     RegisteredPart::Destination& destination = registered->destinations.emplace_back();
     TRIREME_ASSIGN_OR_RETURN(const TaskId to, try_call([&] { return TaskId::parse(send.to()); }));
-    // The master gets what is ready at the end together with the answer.
+    // A value for the master that is ready at the end of the part travels with the answer, which
+    // saves a call. Its destination stays empty.
     const bool at_the_end = send.after() == static_cast<uint32_t>(def.nodes_size());
     if (to == part.master && at_the_end) continue;
     const auto incarnation = part.incarnations.find(send.to());
     if (incarnation == part.incarnations.end()) {
       return make_status(ErrorCode::kInvalidArgument,
-                         absl::StrCat("the part sends to ", send.to(),
-                                      ", of which the request tells no incarnation"));
+                         absl::StrCat("cannot register a part: it sends to ", send.to(),
+                                      ", whose incarnation is not in the request"));
     }
     destination.incarnation = incarnation->second;
     TRIREME_ASSIGN_OR_RETURN(destination.channel, channels_.to(to));
   }
   MutexLock lock(mutex_);
-  if (stopped_) return make_status(ErrorCode::kUnavailable, "the server stops");
+  if (stopped_) return make_status(ErrorCode::kUnavailable, "the server is stopping");
   touch_session(part.session, part.lease);
   registrations_[part.registration].part = std::move(registered);
   return absl::OkStatus();
@@ -112,7 +126,8 @@ void Worker::drop_parts(const std::vector<uint64_t>& registrations) {
   }
   for (const Registration& registration : dropped) {
     for (const auto& [number, step] : registration.steps) {
-      step->abort(make_status(ErrorCode::kAborted, "the session has ended"));
+      step->abort(
+          make_status(ErrorCode::kAborted, "the graph was dropped, or the session has ended"));
     }
   }
 }
@@ -136,7 +151,7 @@ std::shared_ptr<PartStep> Worker::find_or_make_step(const StepKey& key, bool* ma
 void Worker::run_part(const StepKey& key, uint64_t oldest, PartInputs inputs, OnPartResult done) {
   std::shared_ptr<PartStep> step;
   std::shared_ptr<RegisteredPart> part;
-  std::vector<std::shared_ptr<PartStep>> left;
+  std::vector<std::shared_ptr<PartStep>> stale;
   bool registered = false;
   {
     MutexLock lock(mutex_);
@@ -145,19 +160,19 @@ void Worker::run_part(const StepKey& key, uint64_t oldest, PartInputs inputs, On
     if (registered) {
       Registration& registration = found->second;
       part = registration.part;
-      // What a step that is over everywhere left here, if its end was not heard of.
+      // Steps before `oldest` are over at the master, but their AbortStep may have been lost.
       if (oldest > registration.over_below && oldest <= key.number) {
         registration.over_below = oldest;
         registration.over.erase(registration.over.begin(), registration.over.lower_bound(oldest));
         const auto end = registration.steps.lower_bound(oldest);
-        for (auto old = registration.steps.begin(); old != end; ++old) left.push_back(old->second);
+        for (auto old = registration.steps.begin(); old != end; ++old) stale.push_back(old->second);
         registration.steps.erase(registration.steps.begin(), end);
       }
     }
     bool made;
     step = find_or_make_step(key, &made);
   }
-  for (const auto& old : left) {
+  for (const auto& old : stale) {
     old->abort(make_status(ErrorCode::kAborted, "the step is over on other tasks"));
   }
   if (!registered) return done(unknown_registration());
@@ -173,7 +188,7 @@ void Worker::run_part(const StepKey& key, uint64_t oldest, PartInputs inputs, On
           (static_cast<int>((*hosted)->tensor.scalar_type()) != variable.type().dtype() ||
            !std::ranges::equal((*hosted)->tensor.sizes(), variable.type().sizes()))) {
         hosted = make_status(ErrorCode::kFailedPrecondition,
-                             "it has another shape or dtype here than in the graph",
+                             "its shape or dtype here differs from that in the graph",
                              {"", absl::StrCat("variable '", variable.name(), "'")});
       }
       if (!hosted.ok()) {
@@ -192,7 +207,7 @@ void Worker::run_part(const StepKey& key, uint64_t oldest, PartInputs inputs, On
 }
 
 void Worker::forget_step(const StepKey& key) {
-  std::shared_ptr<PartStep> step;  // destroyed without the lock
+  std::shared_ptr<PartStep> step;  // declared before the lock, to be destroyed after its release
   MutexLock lock(mutex_);
   const auto found = registrations_.find(key.registration);
   if (found == registrations_.end()) return;
@@ -216,7 +231,8 @@ absl::Status Worker::deliver(const StepKey& key, std::vector<CrossingValue> valu
   if (step == nullptr) return absl::OkStatus();  // it is over
   for (CrossingValue& value : values) step->deliver(value.edge, std::move(value.pieces));
   if (made) {
-    // Nobody may ever ask for the step to run.
+    // The request to run the step may never come. The extra second is for a request that comes
+    // late.
     run_at(deadline + std::chrono::seconds(1), [weak = weak_from_this(), key] {
       const auto self = weak.lock();
       if (self == nullptr) return;
@@ -235,7 +251,7 @@ void Worker::abort_step(const StepKey& key, absl::Status why) {
     const auto running = found->second.steps.find(key.number);
     if (running != found->second.steps.end()) step = running->second;
   }
-  // Also of a step that is not here yet: it must not begin.
+  // Records a step that is not here yet as over, too: it must not start later.
   forget_step(key);
   if (step != nullptr) step->abort(std::move(why));
 }
@@ -253,7 +269,8 @@ absl::Status Worker::make_variables(uint64_t session, Duration lease, const std:
                                     const std::vector<at::Tensor>& initial) {
   if (names.size() != initial.size()) {
     return make_status(ErrorCode::kInvalidArgument,
-                       absl::StrCat(names.size(), " variables and ", initial.size(), " tensors"));
+                       absl::StrCat("cannot create variables: the request names ", names.size(),
+                                    " variables and carries ", initial.size(), " tensors"));
   }
   TRIREME_ASSIGN_OR_RETURN(const auto host, variables());
   {
@@ -292,7 +309,7 @@ void Worker::end_session(uint64_t session) {
   if (context_.variables != nullptr) context_.variables->drop_container(own_container(session));
 }
 
-void Worker::end_what_is_late() {
+void Worker::expire_steps_and_sessions() {
   std::vector<uint64_t> expired;
   std::vector<std::shared_ptr<PartStep>> late;
   {

@@ -18,64 +18,81 @@
 
 namespace trireme::internal {
 
-// The name of the container that a session has for itself.
+// Returns the name of the container that belongs to this session alone.
 std::string own_container(uint64_t session);
 
-// Runs the parts of graphs that masters have registered with this task, and holds what belongs to
-// their sessions. What a session has here goes when it ends, or when its lease has run out without
-// a renewal. Thread-safe.
+// Runs the parts of graphs that masters have registered with this task, and keeps what belongs to
+// their sessions: parts, steps and variables. A session is dropped here when its master ends it, or
+// when its lease runs out without a renewal.
+// Thread-safe. Must be held by a shared_ptr. The context and the channels must outlive it.
 class Worker : public std::enable_shared_from_this<Worker> {
  public:
   // Operators run on the executor, which must not end before stop() was called.
   Worker(TaskContext& context, PeerChannels& channels, Executor& executor);
 
-  // Looks after leases; once, after it is in a shared_ptr.
+  // Begins to check leases and deadlines periodically. Call it once, after the worker is held by a
+  // shared_ptr.
   void start();
-  // Ends all steps.
+  // Aborts all steps and rejects new parts.
   void stop();
 
+  // A part of a graph, as its master registers it.
   struct NewPart {
     uint64_t session = 0;
-    uint64_t registration = 0;
-    std::string container;
+    uint64_t registration = 0;  // chosen by the master, never used again
+    std::string container;      // container of the session's variables
     Duration lease = {};
     TaskId master;
     std::shared_ptr<const GraphData> graph;
-    std::map<std::string, uint64_t> incarnations;
+    std::map<std::string, uint64_t> incarnations;  // incarnations of the tasks it may send to
   };
   absl::Status register_part(const NewPart& part);
+  // Drops the parts with these registrations and aborts their steps.
   void drop_parts(const std::vector<uint64_t>& registrations);
 
-  // `oldest`: no step before it is under way any more.
+  // Runs the part of the step on this task. Calls `done` once, on any thread. Steps of the
+  // registration before `oldest` are over on all tasks, and what is left of them here is dropped.
   void run_part(const StepKey& key, uint64_t oldest, PartInputs inputs, OnPartResult done);
-  // The deadline is that of the step: what came for one that never runs is dropped then.
+  // Takes values that other tasks send to the part, possibly before it is asked to run. The
+  // deadline is that of the step: if it never runs, the values are dropped soon after.
   absl::Status deliver(const StepKey& key, std::vector<CrossingValue> values, Time deadline);
+  // Ends the step here with the error `why`. A step that has not started will not start.
   void abort_step(const StepKey& key, absl::Status why);
 
-  // Which of the names the container has. With tensors, those that it has not are made.
+  // Returns, for each name, true if the container has the variable.
   absl::StatusOr<std::vector<bool>> find_variables(const std::string& container,
                                                    const std::vector<std::string>& names);
+  // Creates the variables that the container does not have, with these initial values.
   absl::Status make_variables(uint64_t session, Duration lease, const std::string& container,
                               const std::vector<std::string>& names,
                               const std::vector<at::Tensor>& initial);
 
+  // Extends the session's lease. Returns false if the session has nothing here.
   bool renew_session(uint64_t session, Duration lease);
+  // Drops the session's parts, and its variables unless they are in a shared container.
   void end_session(uint64_t session);
 
  private:
   struct Registration {
     std::shared_ptr<RegisteredPart> part;
-    std::map<uint64_t, std::shared_ptr<PartStep>> steps;
-    // Steps that are over: all below, and these. What arrives for them comes too late.
+    std::map<uint64_t, std::shared_ptr<PartStep>> steps;  // steps in flight by number
+    // Steps that are over: all numbers below `over_below`, and those in `over`. Values and requests
+    // that arrive for them are too late.
     uint64_t over_below = 0;
     std::set<uint64_t> over;
   };
 
+  // Returns null if the part is not registered or the step is over. Sets `made` to true if the step
+  // was not here before.
   std::shared_ptr<PartStep> find_or_make_step(const StepKey& key, bool* made)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Removes the step and records that it is over.
   void forget_step(const StepKey& key);
+  // Extends the lease of the session, and begins it if it is new here.
   void touch_session(uint64_t session, Duration lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void end_what_is_late();
+  // Aborts steps that are past their deadline and ends sessions whose lease has run out.
+  void expire_steps_and_sessions();
+  // Returns the host of the task's variables; an error if this server has none.
   absl::StatusOr<std::shared_ptr<VariableHost>> variables() const;
 
   TaskContext& context_;
@@ -85,8 +102,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   Gauge& sessions_gauge_;
   Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  std::unordered_map<uint64_t, Registration> registrations_ ABSL_GUARDED_BY(mutex_);
-  std::unordered_map<uint64_t, Time> leases_ ABSL_GUARDED_BY(mutex_);  // by session: until when
+  std::unordered_map<uint64_t, Registration> registrations_ ABSL_GUARDED_BY(mutex_);  // by id
+  std::unordered_map<uint64_t, Time> leases_ ABSL_GUARDED_BY(mutex_);  // end of lease by session
 };
 
 }  // namespace trireme::internal

@@ -2,6 +2,7 @@
 
 namespace trireme::internal {
 
+// Methods of trireme.Worker (session.proto), which masters and other workers call.
 inline constexpr char kRegisterPart[] = "/trireme.Worker/RegisterPart";
 inline constexpr char kDropParts[] = "/trireme.Worker/DropParts";
 inline constexpr char kRunPart[] = "/trireme.Worker/RunPart";

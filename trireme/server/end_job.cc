@@ -13,9 +13,9 @@ void end_job(const ClusterSpec& spec, const EndJobOptions& options) {
     Channel channel(
         {.address = spec.address(task), .task = task.to_string(), .credentials = credentials});
     const Time deadline = after(options.timeout);
-    absl::Status told = channel.hello(deadline).status();
-    if (told.ok()) told = end_job(channel, options.reason, deadline).status();
-    if (!told.ok()) log_warning("not told that the job has ended: ", describe(told));
+    absl::Status status = channel.hello(deadline).status();
+    if (status.ok()) status = end_job(channel, options.reason, deadline).status();
+    if (!status.ok()) log_warning("cannot tell a task that the job has ended: ", describe(status));
   }
 }
 

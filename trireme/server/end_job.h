@@ -7,14 +7,16 @@
 
 namespace trireme {
 
+// Options of end_job().
 struct EndJobOptions {
-  std::string reason = "the program has ended";  // for the servers' logs
-  std::string certs;                             // the folder with this program's certificates
-  std::chrono::milliseconds timeout = std::chrono::seconds(2);  // for each task
+  std::string reason = "the program has ended";  // reason in the servers' logs
+  std::string certs;  // folder with this program's certificates; empty for none
+  std::chrono::milliseconds timeout = std::chrono::seconds(2);  // time limit for each task
 };
 
-// Tells the workers and parameter servers of a cluster that the job is over; Server::join() then
-// returns in those that exit with it. Who does not answer is named in the log.
+// Tells the workers and parameter servers of a cluster that the job has ended. Server::join() then
+// returns in servers that exit with the job (ServerOptions::exit_with_job). Tasks that do not
+// answer are named in the log. Blocks.
 void end_job(const ClusterSpec& spec, const EndJobOptions& options = {});
 
 }  // namespace trireme

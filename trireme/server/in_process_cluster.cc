@@ -17,8 +17,8 @@ class InProcessCluster::Impl {
   explicit Impl(const InProcessClusterOptions& options) : devices_(options.devices) {
     if (options.workers < 0 || options.ps < 0 || options.workers + options.ps == 0) {
       throw Error(ErrorCode::kInvalidArgument,
-                  absl::StrCat("an in-process cluster of ", options.workers, " workers and ",
-                               options.ps, " ps; give at least one task"));
+                  absl::StrCat("cannot start an in-process cluster of ", options.workers,
+                               " workers and ", options.ps, " ps; it needs at least one task"));
     }
     spec_ = ClusterSpec(std::map<std::string, TaskAddresses>{{"worker", reserve(options.workers)},
                                                              {"ps", reserve(options.ps)}});
@@ -27,7 +27,7 @@ class InProcessCluster::Impl {
   }
 
   ~Impl() {
-    // All at once: a server waits for those who call it no longer than they live.
+    // Stops the servers before any of them is destroyed, so that none waits for calls of another.
     MutexLock lock(mutex_);
     for (auto& [task, server] : servers_) {
       if (server) server->stop(Clock::real().now());
@@ -73,7 +73,7 @@ class InProcessCluster::Impl {
   }
 
   const DeviceList devices_;
-  std::vector<PortReservation> ports_;
+  std::vector<PortReservation> ports_;  // held, so that a stopped task finds its port free again
   ClusterSpec spec_;
   Mutex mutex_;
   std::map<TaskId, std::unique_ptr<TaskServer>> servers_ ABSL_GUARDED_BY(mutex_);

@@ -8,29 +8,38 @@
 
 namespace trireme {
 
+// Options of an InProcessCluster.
 struct InProcessClusterOptions {
-  int workers = 1;
-  int ps = 0;
-  DeviceList devices = {};  // of each server
+  int workers = 1;          // number of workers
+  int ps = 0;               // number of parameter servers
+  DeviceList devices = {};  // devices of each server
 };
 
-// A whole cluster in this process: real servers on free loopback ports. For trying things out, for
-// tests, and for machines where one process is enough. Thread-safe.
+// Runs a whole cluster in this process: real servers on free loopback ports. Meant for experiments,
+// for tests, and for machines where one process is enough. Thread-safe.
+//
+//   tr::InProcessCluster cluster({.workers = 3, .ps = 2});
+//   tr::ParameterServerStrategy strategy(cluster.resolver());
 class InProcessCluster {
  public:
+  // Starts all servers. Throws Error if there is no task to start.
   explicit InProcessCluster(const InProcessClusterOptions& options);
-  ~InProcessCluster();  // stops every server
+  // Stops all servers, without waiting for calls in flight to complete.
+  ~InProcessCluster();
 
+  // Returns the tasks and their addresses.
   const ClusterSpec& spec() const;
-  // For the program that uses the cluster: it has no task of its own.
+  // Returns a resolver for the program that uses the cluster. That program is not a task of it.
   SimpleResolver resolver() const;
-  // "grpc://127.0.0.1:PORT"
+  // Returns the address of a task as tr::Session takes it: "grpc://127.0.0.1:PORT".
   std::string target(const TaskId& task) const;
 
-  // One task: cancel its calls and stop it at once; start it again, with a new incarnation, if it
-  // is stopped. Throws Error for a task that the cluster does not have.
+  // Stops the server of a task and cancels its calls, as if it had failed. Throws Error if the
+  // cluster has no such task, as do start() and is_running().
   void stop(const TaskId& task);
+  // Starts the server of a task again, with a new incarnation, if it is stopped.
   void start(const TaskId& task);
+  // Returns true if the server of a task runs.
   bool is_running(const TaskId& task) const;
 
  private:

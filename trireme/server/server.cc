@@ -18,12 +18,13 @@
 namespace trireme {
 namespace {
 
+// Longest time that stop() lets calls in flight complete.
 constexpr auto kDrain = std::chrono::seconds(10);
 
 TaskId own_task(const Cluster& cluster) {
   if (cluster.task) return *cluster.task;
   throw Error(ErrorCode::kInvalidArgument,
-              "this process has no task to serve: say which with TF_CONFIG's \"task\" or with "
+              "this process has no task to serve; set it with TF_CONFIG's \"task\" or with "
               "--task_type and --task_index");
 }
 
@@ -33,8 +34,9 @@ Credentials credentials_of(const Cluster& cluster, const ServerOptions& options)
   }
   if (options.insecure) {
     throw Error(ErrorCode::kInvalidArgument,
-                absl::StrCat("the server was given certificates (", options.certs,
-                             ") and told to do without them (insecure); say one of the two"));
+                absl::StrCat("the server was given both certificates (", options.certs,
+                             ") and the option insecure, which does without them; use one of the "
+                             "two"));
   }
   return value_or_throw(Credentials::from_folder(options.certs, own_task(cluster)));
 }
@@ -56,16 +58,16 @@ class Server::Impl {
   Impl(const Cluster& cluster, const ServerOptions& options) {
     if (options.threads < 0) {
       throw Error(ErrorCode::kInvalidArgument,
-                  absl::StrCat("threads is ", options.threads, "; it may be 0 or more"));
+                  absl::StrCat("threads is ", options.threads, "; it must be 0 or more"));
     }
     raise_file_limit();
     if (options.threads > 0) at::set_num_threads(options.threads);
     server_ = value_or_throw(TaskServer::start(to_task_options(cluster, options)));
     const TaskContext& context = server_->context();
-    // The line that says it serves comes last: whoever waits for it has seen the warning.
+    // The line "serves at" comes last: launchers wait for it, and the warning must precede it.
     if (options.insecure) {
       log_warning(context.task.to_string(), ": listening on ", context.address,
-                  " without certificates: whoever reaches this port commands the server");
+                  " without certificates: anyone who can reach this port controls the server");
     }
     log_info(context.task.to_string(), " serves at ", context.address, " (incarnation ",
              format_incarnation(context.incarnation), ", pid ", getpid(), ", devices ",

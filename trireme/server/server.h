@@ -9,52 +9,63 @@
 
 namespace trireme {
 
+// Options of a Server.
 struct ServerOptions {
+  // Devices of this task, on which others may place operators.
   DeviceList devices = {};
-  // Threads that one operator may use; 0: LibTorch's choice. It holds for the whole process.
+  // Number of threads that one operator may use; 0 for LibTorch's default. Applies to the whole
+  // process.
   int threads = 0;
-  // Bytes that variables and their optimizers' state may take; what exceeds it is refused. 0: four
-  // fifths of the machine's memory.
+  // Limit on the bytes of variables and of their optimizers' state. A variable that would exceed it
+  // is rejected. 0 for four fifths of the machine's memory.
   uint64_t memory_limit = 0;
-  // A folder with this task's certificates, as `trireme certs init` writes them (docs/security.md).
-  // Empty: none, and then only this machine can reach the server.
+  // Folder with this task's certificates, as `trireme certs init` writes them (docs/security.md).
+  // Without certificates, only this machine can reach the server.
   std::string certs = {};
-  // Listen where other machines can reach it though it has no certificates: whoever reaches the
-  // port commands the server.
+  // True to listen on addresses that other machines can reach, without certificates. Anyone who can
+  // reach the port then controls the server.
   bool insecure = false;
-  // The host or address to listen on, if it is not the one that the cluster spec names.
+  // Host or address to listen on; empty for the one in the cluster spec.
   std::string bind_host = {};
-  // join() returns when the chief ends the job. A server that stays serves one job after another.
+  // True if join() returns when the chief ends the job. Otherwise the server stays and serves one
+  // job after another.
   bool exit_with_job = true;
 };
 
-// A task of a cluster in this process: others place variables and operators on it.
+// Serves one task of a cluster from this process. Other tasks and client programs place variables
+// and operators on it.
 //
 //   tr::TfConfigResolver resolver;
 //   if (resolver.is_server()) return tr::Server(resolver).join();
 //
-// It serves from its construction to stop() or its destruction. Thread-safe.
+// Serves from its construction until stop() or its destruction. Thread-safe.
 class Server {
  public:
-  // Throws Error when the cluster has no task for this process, or the task's address may not be
-  // bound or is taken; the message names who holds it.
+  // Serves the task of this process. Throws Error if the cluster has no task for this process, if
+  // the task's address may not be bound, or if it is in use; the message then names the process
+  // that uses it.
   explicit Server(const Cluster& cluster, const ServerOptions& options = {});
+  // Serves the task `index` of `job`: tr::Server(spec, "ps", 0).
   Server(const ClusterSpec& spec, const std::string& job, int index,
          const ServerOptions& options = {});
+  // Stops the server as stop() does.
   ~Server();
 
+  // Moves it.
   Server(Server&&) noexcept;
 
+  // Returns the task that it serves.
   const TaskId& task() const;
-  // Where a session reaches it: "grpc://127.0.0.1:2222".
+  // Returns the address as tr::Session takes it: "grpc://127.0.0.1:2222".
   std::string target() const;
+  // Returns the number of this start of the task. It is random, and differs at each start.
   uint64_t incarnation() const;
 
-  // Blocks until the job ends or the server is stopped, also by SIGTERM or SIGINT, which it handles
-  // meanwhile. Drains, stops, and returns 0: what main() should return.
+  // Blocks until the job ends, the server is stopped, or the process gets SIGTERM or SIGINT, which
+  // it handles in the meantime. Then stops the server and returns 0, the exit code for main().
   int join();
 
-  // Lets calls under way end for up to ten seconds, cancels the rest, and returns when nothing
+  // Lets calls in flight complete for up to ten seconds, then cancels them. Returns when no call
   // runs.
   void stop();
 

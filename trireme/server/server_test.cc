@@ -47,11 +47,11 @@ TEST(Server, ServesTheTaskOfItsCluster) {
   server.stop();
 }
 
-TEST(Server, SaysWhatIsMissingOrWrong) {
+TEST(Server, RejectsInvalidOptions) {
   EXPECT_EQ(error_text([] {
               Server server(Cluster(ClusterSpec{{"worker", {"127.0.0.1:2222"}}}));
             }),
-            "this process has no task to serve: say which with TF_CONFIG's \"task\" or with "
+            "this process has no task to serve; set it with TF_CONFIG's \"task\" or with "
             "--task_type and --task_index");
   EXPECT_THAT(error_text([] {
                 Server server(ClusterSpec{{"worker", {"0.0.0.0:2222"}}}, "worker", 0);
@@ -61,7 +61,7 @@ TEST(Server, SaysWhatIsMissingOrWrong) {
       error_text([] {
         Server server(ClusterSpec{{"worker", {"127.0.0.1:2222"}}}, "worker", 0, {.threads = -1});
       }),
-      "threads is -1; it may be 0 or more");
+      "threads is -1; it must be 0 or more");
 }
 
 TEST(Server, SigtermEndsJoin) {
@@ -83,7 +83,7 @@ TEST(Server, SigtermEndsJoin) {
   EXPECT_FALSE(hello(spec, {"worker", 0}).ok());
 }
 
-// The table of roles in docs/security.md: method -> roles.
+// Reads the table of roles in docs/security.md. Returns the roles by method.
 std::map<std::string, std::string> documented_table() {
   std::map<std::string, std::string> table;
   std::ifstream file(TRIREME_SOURCE_DIR "/docs/security.md");
@@ -107,10 +107,10 @@ TEST(Server, EveryMethodOfEveryServiceIsInTheTableOfRoles) {
   }
   EXPECT_TRUE(served.contains("/trireme.Hello/Hello"));
   EXPECT_EQ(served, documented_table())
-      << "who may call what is decided in the services and written down in docs/security.md";
+      << "the roles that services allow must match the table in docs/security.md";
 }
 
-TEST(Server, WithCertificatesOnlyThoseOfItsClusterGetIn) {
+TEST(Server, WithCertificatesAdmitsOnlyItsCluster) {
   const TemporaryFolder folder;
   const PortReservation port = value_or_throw(PortReservation::make());
   const ClusterSpec spec{{"worker", {port.address()}}, {"chief", {"127.0.0.1:1"}}};
@@ -134,7 +134,7 @@ TEST(Server, WithCertificatesOnlyThoseOfItsClusterGetIn) {
   EXPECT_TRUE(end_job_as(TaskId{"chief", 0}).ok());
 }
 
-TEST(Server, RefusesCertificatesThatAreNotItsOwn) {
+TEST(Server, RejectsCertificatesOfAnotherTask) {
   const TemporaryFolder folder;
   const ClusterSpec spec{{"worker", {"127.0.0.1:2222", "127.0.0.1:2223"}}};
   throw_if_error(write_certificates(folder.path(), spec).status());
@@ -144,7 +144,7 @@ TEST(Server, RefusesCertificatesThatAreNotItsOwn) {
   EXPECT_THAT(error_text([&] {
                 Server server(spec, "worker", 1, {.certs = folder.path(), .insecure = true});
               }),
-              HasSubstr("say one of the two"));
+              HasSubstr("use one of the two"));
 }
 
 TEST(InProcessCluster, RunsEveryTask) {
@@ -157,7 +157,7 @@ TEST(InProcessCluster, RunsEveryTask) {
   EXPECT_FALSE(cluster.resolver().is_server());
 }
 
-TEST(InProcessCluster, OneTaskStopsAndComesBackWithANewIncarnation) {
+TEST(InProcessCluster, RestartsATaskWithANewIncarnation) {
   InProcessCluster cluster({.workers = 2, .ps = 1});
   const TaskId task = {"worker", 1};
   const uint64_t before = value_or_throw(hello(cluster.spec(), task)).incarnation;
@@ -170,17 +170,17 @@ TEST(InProcessCluster, OneTaskStopsAndComesBackWithANewIncarnation) {
   EXPECT_THROW(cluster.stop({"worker", 7}), Error);
 }
 
-TEST(InProcessCluster, StartsAndStopsAgainAndAgain) {
-  // .ci/full repeats this to a hundred.
+TEST(InProcessCluster, StartsAndStopsRepeatedly) {
+  // A longer run is in start_stop_test, which .ci/full repeats a hundred times.
   for (int i = 0; i < 5; ++i) {
     InProcessCluster cluster({.workers = 3, .ps = 2});
     EXPECT_TRUE(hello(cluster.spec(), {"ps", 1}).ok()) << i;
   }
 }
 
-TEST(InProcessCluster, RefusesAnEmptyOne) {
+TEST(InProcessCluster, RejectsAClusterWithoutTasks) {
   EXPECT_EQ(error_text([] { InProcessCluster cluster({.workers = 0}); }),
-            "an in-process cluster of 0 workers and 0 ps; give at least one task");
+            "cannot start an in-process cluster of 0 workers and 0 ps; it needs at least one task");
 }
 
 }  // namespace

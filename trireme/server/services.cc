@@ -9,7 +9,7 @@
 namespace trireme {
 
 std::vector<ServiceFactory> all_services(uint64_t memory_limit) {
-  internal::register_row_updates();  // graphs of other programs name them
+  internal::register_row_updates();  // operators that graphs of client programs may contain
   return {
       make_server_service,
       make_graph_service,

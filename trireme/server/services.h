@@ -7,8 +7,8 @@
 
 namespace trireme {
 
-// What a full server offers: the services of every module that has some. A module that gains a
-// service is added here, and nowhere else. The limit is that of variables in bytes; 0: four fifths
+// Returns the services of a full server: those of every module that has one. A new service is added
+// here, and nowhere else. `memory_limit` is the limit on the bytes of variables; 0 for four fifths
 // of the machine's memory.
 std::vector<ServiceFactory> all_services(uint64_t memory_limit = 0);
 

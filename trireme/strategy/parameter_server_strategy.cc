@@ -6,17 +6,18 @@
 namespace trireme {
 namespace {
 
-const ClusterSpec& given(const ClusterSpec& spec) {
+// Returns `spec`, or throws Error if it is empty.
+const ClusterSpec& require_cluster(const ClusterSpec& spec) {
   if (!spec.empty()) return spec;
   throw Error(
       ErrorCode::kInvalidArgument,
-      "no cluster was given: set TF_CONFIG, or give a cluster spec with worker and ps tasks");
+      "no cluster was given; set TF_CONFIG, or pass a cluster spec with worker and ps tasks");
 }
 
-ParameterServersOptions for_servers(const ParameterServerStrategyOptions& options) {
+ParameterServersOptions servers_options(const ParameterServerStrategyOptions& options) {
   if (options.replicas < 1) {
     throw Error(ErrorCode::kInvalidArgument,
-                absl::StrCat("a strategy with ", options.replicas,
+                absl::StrCat("a strategy cannot have ", options.replicas,
                              " replicas on each worker; it needs at least one"));
   }
   return {.container = options.container,
@@ -30,8 +31,8 @@ ParameterServersOptions for_servers(const ParameterServerStrategyOptions& option
 
 ParameterServerStrategy::ParameterServerStrategy(const Cluster& cluster,
                                                  ParameterServerStrategyOptions options)
-    : spec_(given(cluster.spec)),
+    : spec_(require_cluster(cluster.spec)),
       options_(std::move(options)),
-      servers_(spec_, for_servers(options_)) {}
+      servers_(spec_, servers_options(options_)) {}
 
 }  // namespace trireme

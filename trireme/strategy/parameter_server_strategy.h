@@ -1,38 +1,44 @@
 #pragma once
 
 #include <chrono>
-#include <memory>
 #include <string>
-#include <utility>
 
 #include "trireme/cluster/cluster_spec.h"
 #include "trireme/cluster/resolver.h"
-#include "trireme/function/module.h"
 #include "trireme/ps/parameter_servers.h"
 #include "trireme/strategy/per_replica.h"
 
 namespace trireme {
 
-// Those of ParameterServersOptions mean the same.
+// Options of a ParameterServerStrategy. The fields before `replicas` have the same meaning as in
+// ParameterServersOptions.
 struct ParameterServerStrategyOptions {
+  // Container of the variables. Programs that name the same container share variables by name; the
+  // first program to create a variable initializes it.
   std::string container = "default";
+  // Splits variables into shards on several ps tasks. Null keeps each variable on one task.
   Partitioner partitioner = nullptr;
+  // Decides which ps task holds a variable or a shard.
   Placement placement = Placement::kRoundRobin;
+  // Time limit for all ps tasks to be up when the strategy is made.
   std::chrono::milliseconds connect_timeout = std::chrono::minutes(5);
+  // Folder with this program's certificates. Empty for connections without certificates.
   std::string certs;
-  int replicas = 1;  // on each worker, which run() runs in step
+  // Number of synchronous replicas on each worker, which run() runs.
+  int replicas = 1;
 };
 
-// Variables on the ps tasks of a cluster, steps on its workers, which train asynchronously to each
-// other; a ClusterCoordinator gives them their work. A copy means the same. Thread-safe.
+// Keeps variables on the ps tasks of a cluster and runs steps on its workers. The workers train
+// asynchronously to each other; a ClusterCoordinator schedules their steps. Copies refer to the
+// same servers. Thread-safe.
 //
 //   tr::ParameterServerStrategy strategy(resolver, {.partitioner = tr::MinSizePartitioner()});
 //   auto net = strategy.distribute<Net>();
 //   auto scope = strategy.scope();
 //   tr::Variable count("count", torch::zeros({}));
 //
-// The replicas inside of a worker are synchronous: branches of one step, which sees one set of
-// values and updates them once.
+// The replicas within a worker are synchronous: they are branches of one step, which reads each
+// variable once and updates it once.
 //
 //   auto step = tr::function("step", [&](tr::Iterator& batches) {
 //     auto losses = strategy.run([&](tr::Iterator& mine) {
@@ -45,52 +51,50 @@ struct ParameterServerStrategyOptions {
 //   });
 class ParameterServerStrategy {
  public:
-  // Takes a resolver too. Waits until every ps task is up; throws Error if the cluster has none.
+  // Connects to the ps tasks. Accepts a resolver in place of a cluster. Blocks until every ps task
+  // is up. Throws Error if the cluster has none, or if one is not up after `connect_timeout`.
   explicit ParameterServerStrategy(const Cluster& cluster,
                                    ParameterServerStrategyOptions options = {});
 
-  // Variables that this thread makes while it lives are on the ps tasks.
+  // Returns a scope object. Variables that this thread makes during its lifetime are on the ps
+  // tasks.
   [[nodiscard]] ParameterServers::Scope scope() const { return servers_.scope(); }
 
-  // Makes a module, or a holder of one, whose parameters and buffers are on the ps tasks.
-  template <typename Module, typename... Args>
-  auto distribute(Args&&... args) const {
-    const ParameterServers::Scope in = scope();
-    if constexpr (requires(Module& holder) { *holder; }) {
-      Module holder(std::forward<Args>(args)...);
-      track(holder);
-      return holder;
-    } else {
-      auto module = std::make_shared<Module>(std::forward<Args>(args)...);
-      track(module);
-      return module;
-    }
-  }
-
-  // Runs a function once for each replica, in the order of their ids (tr::replica_id()): in the
-  // function that is being captured, else at once in this program. Of arguments that are PerReplica
-  // each gets its own; all see the others. Gives PerReplica of what it returns, or nothing.
+  // Makes a module, or a module holder, whose parameters and buffers are on the ps tasks. Returns a
+  // shared pointer to the module, or the holder.
   //
-  // With several replicas variables change when the last of them is done: by the sum of their
-  // gradients, and by their assignments as the variable's aggregation says. A replica that reads a
-  // variable after that sees it as it was before. Operators that write into a variable, as batch
-  // norm's do, are not waited with: replica by replica. All replicas have to make the same changes,
-  // in the same order; otherwise an Error names what and the replica.
+  //   auto net = strategy.distribute<Net>(/*hidden=*/64);  // a std::shared_ptr<Net>
+  template <typename Module, typename... Args>
+  auto distribute(Args&&... args) const;
+
+  // Calls `fn` once for each replica, in the order of their ids (tr::replica_id()). Inside of a
+  // function that is being captured, the calls become part of its graph; otherwise they run at once
+  // in this program. A replica gets its own value of an argument that is a PerReplica, and all
+  // replicas share the other arguments. Returns a PerReplica of the results, or nothing if `fn`
+  // returns void.
+  //
+  // With several replicas, changes of variables are deferred until the last replica is done. Then
+  // the sum of their gradients is applied, and their assignments are combined according to the
+  // variable's aggregation. A replica that reads a variable which it has changed therefore sees the
+  // old value. Operators that write into a variable, such as those of batch norm, are not deferred:
+  // they run replica by replica. All replicas must make the same changes in the same order;
+  // otherwise throws an Error that names the change and the replica.
   template <typename Fn, typename... Args>
-  auto run(Fn&& fn, Args&&... args) const {
-    return internal::run_replicas(num_replicas_in_sync(), fn, args...);
-  }
+  auto run(Fn&& fn, Args&&... args) const;
 
-  // Element by element over the replicas: a tensor, or what is made of tensors.
+  // Combines the values of the replicas element by element. T is a tensor or a structure of
+  // tensors.
   template <typename T>
-  T reduce(ReduceOp op, const PerReplica<T>& values) const {
-    return internal::reduce_replicas(op, values);
-  }
+  T reduce(ReduceOp op, const PerReplica<T>& values) const;
 
+  // Returns the number of replicas on each worker. Divide the loss of a replica by it.
   int num_replicas_in_sync() const { return options_.replicas; }
 
+  // Returns the tasks of the cluster.
   const ClusterSpec& spec() const { return spec_; }
+  // Returns the options that it was made with.
   const ParameterServerStrategyOptions& options() const { return options_; }
+  // Returns the ps tasks, which hold the variables.
   const ParameterServers& servers() const { return servers_; }
 
  private:
@@ -100,3 +104,5 @@ class ParameterServerStrategy {
 };
 
 }  // namespace trireme
+
+#include "trireme/strategy/parameter_server_strategy_inl.h"

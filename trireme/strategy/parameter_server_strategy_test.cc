@@ -33,7 +33,8 @@ struct Net : torch::nn::Module {
   torch::nn::Linear a{4, 16}, b{16, 1};
 };
 
-// Two replicas with half of the batch each, on the servers, against the program with all of it.
+// Compares two replicas that train on half of the batch each, with variables on the servers, with
+// local training on the whole batch.
 template <typename Optimizer, typename Options>
 void expect_same_training(const ParameterServerStrategy& strategy, const Options& options) {
   constexpr int kSteps = 20, kShare = 8;
@@ -75,11 +76,11 @@ void expect_same_training(const ParameterServerStrategy& strategy, const Options
   }
 }
 
-TEST_F(ReplicasTest, TrainAsOneOnAllOfTheirDataWithMomentum) {
+TEST_F(ReplicasTest, TrainLikeOneModelOnTheWholeBatchWithMomentum) {
   expect_same_training<Sgd>(strategy_, SgdOptions{.lr = 0.1, .momentum = 0.9});
 }
 
-TEST_F(ReplicasTest, TrainAsOneOnAllOfTheirDataWithAdam) {
+TEST_F(ReplicasTest, TrainLikeOneModelOnTheWholeBatchWithAdam) {
   expect_same_training<Adam>(strategy_, AdamOptions{.lr = 0.01});
 }
 
@@ -96,7 +97,7 @@ TEST_F(ReplicasTest, AStepMakesOnePullAndOnePushPerServer) {
   EXPECT_EQ(cluster_.calls("Push") - pushes, 2u);
 }
 
-TEST_F(ReplicasTest, ArgumentsPerReplicaAreSlicedAndOthersGoToAll) {
+TEST_F(ReplicasTest, GetTheirOwnPerReplicaArgumentsAndShareTheOthers) {
   const auto step = function("step", [&](const PerReplica<Tensor>& each, const Tensor& all) {
     return strategy_.run(
         [](const Tensor& mine, const Tensor& all, int number) {
@@ -117,7 +118,7 @@ TEST_F(ReplicasTest, ArgumentsPerReplicaAreSlicedAndOthersGoToAll) {
   EXPECT_THAT(error.what(), HasSubstr("3 values for 2 replicas"));
 }
 
-TEST_F(ReplicasTest, EachDrawsFromItsOwnIterator) {
+TEST_F(ReplicasTest, DrawFromTheirOwnIterators) {
   PerReplica<Iterator> iterators(
       {Dataset::range(0, 3).iterator(), Dataset::range(10, 13).iterator()});
   const auto step = function("step", [&](PerReplica<Iterator>& iterators) {
@@ -140,10 +141,11 @@ TEST_F(ReplicasTest, AreReducedElementByElement) {
       error_of([&] {
         strategy_.reduce(ReduceOp::kSum, PerReplica<Tensor>({torch::ones({2}), torch::ones({1})}));
       }).what(),
-      HasSubstr("replica 1 gives a tensor of shape [1]"));
+      HasSubstr(
+          "replica 1 returned a tensor of shape [1], but the replicas before it returned [2]"));
 }
 
-TEST_F(ReplicasTest, AssignmentsFollowTheAggregationOfAVariableOnServers) {
+TEST_F(ReplicasTest, CombineAssignmentsByTheAggregationOfTheVariable) {
   auto scope = strategy_.scope();
   const Variable sum("sum", torch::zeros({}), {.aggregation = Aggregation::kSum}),
       mean("mean", torch::zeros({}), {.aggregation = Aggregation::kMean}),
@@ -157,7 +159,7 @@ TEST_F(ReplicasTest, AssignmentsFollowTheAggregationOfAVariableOnServers) {
     });
   };
   function("step", body)(torch::tensor(1.0f));
-  body(torch::tensor(1.0f));  // the same without a function
+  body(torch::tensor(1.0f));  // The same without a captured function.
   EXPECT_EQ(sum.read().item<float>(), 24);
   EXPECT_EQ(mean.read().item<float>(), 6);
   EXPECT_EQ(first.read().item<float>(), -2);
@@ -168,7 +170,7 @@ struct Normed : torch::nn::Module {
   torch::nn::BatchNorm1d norm{3};
 };
 
-TEST_F(ReplicasTest, StatisticsAreWrittenReplicaByReplica) {
+TEST_F(ReplicasTest, WriteBatchNormStatisticsReplicaByReplica) {
   auto here = std::make_shared<Normed>();
   track(here);
   auto there = strategy_.distribute<Normed>();
@@ -184,7 +186,7 @@ TEST_F(ReplicasTest, StatisticsAreWrittenReplicaByReplica) {
   }
 }
 
-TEST_F(ReplicasTest, OneIsAsIfThereWereNone) {
+TEST_F(ReplicasTest, OneReplicaGivesTheSameGraphAsNoReplicas) {
   const ParameterServerStrategy strategy(Cluster(cluster_.spec()));
   EXPECT_EQ(strategy.num_replicas_in_sync(), 1);
   auto net = strategy.distribute<Net>();
@@ -202,7 +204,7 @@ TEST_F(ReplicasTest, OneIsAsIfThereWereNone) {
   EXPECT_EQ(with.graph(x).explain(), without.graph(x).explain());
 }
 
-TEST_F(ReplicasTest, ThereIsAtLeastOne) {
+TEST_F(ReplicasTest, RejectsAStrategyWithoutReplicas) {
   EXPECT_EQ(
       error_of([&] { ParameterServerStrategy(Cluster(cluster_.spec()), {.replicas = 0}); }).code(),
       ErrorCode::kInvalidArgument);

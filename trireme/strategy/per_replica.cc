@@ -8,8 +8,8 @@ namespace trireme::internal {
 void check_slices(size_t values, int replicas) {
   if (values == static_cast<size_t>(replicas)) return;
   throw Error(ErrorCode::kInvalidArgument,
-              absl::StrCat("an argument of strategy.run() has ", values, " values for ", replicas,
-                           " replicas; make it with one for each"));
+              absl::StrCat("a PerReplica argument of strategy.run() has ", values, " values for ",
+                           replicas, " replicas; make it with one value for each replica"));
 }
 
 }  // namespace trireme::internal

@@ -1,101 +1,43 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstddef>
-#include <functional>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "trireme/function/replicas.h"
-#include "trireme/function/structure.h"
-
 namespace trireme {
 
-enum class ReduceOp { kSum, kMean };
+// Operation that combines the values of replicas.
+enum class ReduceOp {
+  kSum,   // the sum
+  kMean,  // the arithmetic mean
+};
 
-// One value for each replica, in the order of their ids: what strategy.run() gives, and what it
-// takes where replicas are to have different arguments. Captured functions take and return it.
+// One value for each replica, in the order of their ids. strategy.run() returns it, and takes it as
+// an argument that differs between replicas. Captured functions can take and return it:
+//
+//   tr::PerReplica<torch::Tensor> inputs({first, second});
+//   auto losses = strategy.run([&](const torch::Tensor& x) { return loss_of(x); }, inputs);
+//
+// Thread-compatible, like a vector.
 template <typename T>
 class PerReplica {
  public:
+  // Takes the values, one for each replica.
   explicit PerReplica(std::vector<T> values) : values_(std::move(values)) {}
 
+  // Returns the values in the order of the replicas' ids.
   const std::vector<T>& values() const { return values_; }
+  // Returns the number of replicas.
   size_t size() const { return values_.size(); }
+  // Returns the value of a replica.
   T& operator[](size_t replica) { return values_[replica]; }
+  // Returns the value of a replica.
   const T& operator[](size_t replica) const { return values_[replica]; }
 
  private:
   std::vector<T> values_;
 };
 
-template <typename T>
-struct Structure<PerReplica<T>> {
-  static constexpr bool kTensorsOnly = Structure<T>::kTensorsOnly;
-  static void flatten(const PerReplica<T>& value, internal::Flattened& out) {
-    Structure<std::vector<T>>::flatten(value.values(), out);
-  }
-  static PerReplica<T> replace(const PerReplica<T>& value, internal::TensorCursor& reader) {
-    return PerReplica<T>(Structure<std::vector<T>>::replace(value.values(), reader));
-  }
-};
-
-namespace internal {
-
-void check_slices(size_t values, int replicas);
-
-// What a replica sees of an argument.
-template <typename T>
-T& slice(T& argument, int) {
-  return argument;
-}
-template <typename T>
-T& slice(PerReplica<T>& argument, int replica) {
-  return argument[replica];
-}
-template <typename T>
-const T& slice(const PerReplica<T>& argument, int replica) {
-  return argument[replica];
-}
-
-template <typename T>
-void check_argument(const T&, int) {}
-template <typename T>
-void check_argument(const PerReplica<T>& argument, int replicas) {
-  check_slices(argument.size(), replicas);
-}
-
-// Of which strategies make their run() and reduce().
-template <typename Fn, typename... Args>
-auto run_replicas(int replicas, Fn& fn, Args&... args) {
-  using Result = std::invoke_result_t<Fn&, decltype(slice(args, 0))...>;
-  (check_argument(args, replicas), ...);
-  if constexpr (std::is_void_v<Result>) {
-    for_each_replica(replicas, [&](int replica) { fn(slice(args, replica)...); });
-  } else {
-    std::vector<std::decay_t<Result>> results;
-    for_each_replica(replicas,
-                     [&](int replica) { results.push_back(fn(slice(args, replica)...)); });
-    return PerReplica<std::decay_t<Result>>(std::move(results));
-  }
-}
-
-template <typename T>
-T reduce_replicas(ReduceOp op, const PerReplica<T>& values) {
-  static_assert(Structure<T>::kTensorsOnly, "what is reduced is tensors, or made of tensors");
-  std::vector<std::vector<at::Tensor>> by_replica;
-  for (const T& value : values.values()) {
-    Flattened flattened;
-    Structure<T>::flatten(value, flattened);
-    by_replica.push_back(std::move(flattened.tensors));
-  }
-  const std::vector<at::Tensor> reduced =
-      aggregate(op == ReduceOp::kSum ? Aggregation::kSum : Aggregation::kMean, by_replica);
-  TensorCursor reader(reduced);
-  return Structure<T>::replace(values[0], reader);
-}
-
-}  // namespace internal
 }  // namespace trireme
+
+#include "trireme/strategy/per_replica_inl.h"

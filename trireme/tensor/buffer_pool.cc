@@ -21,21 +21,36 @@
 
 #include "trireme/base/mutex.h"
 
+// How the pool decides what to keep.
+//
+// A freed block becomes idle and is kept for the next tensor of the same block size; sizes are
+// rounded so that slightly different tensors share one. Idle blocks of one size cannot serve
+// another size, so with sizes that keep changing they would add up without a limit. Therefore idle
+// and used blocks together never exceed the peak of the used bytes in the current window of ten
+// seconds or in the window before. The peak since the start is not used, because a rare moment at
+// which all steps are at their largest would then hold its memory forever. When blocks must go, the
+// oldest idle blocks are unmapped first.
+//
+// All state is under one mutex, but mmap and munmap, which take long, are called without it: blocks
+// to unmap are first moved out of the pool. Every tensor shares the ownership of the state, so that
+// it can return its block after the pool itself is gone.
+
 namespace trireme {
 namespace {
 
 constexpr size_t kHugePage = 2 << 20;
-constexpr std::chrono::seconds kWindow(10);
-constexpr std::chrono::seconds kTrimInterval(30);
-constexpr std::chrono::milliseconds kLowTrimTime(200);
-constexpr int kTrimLimit = 64 << 20;
-constexpr int kLowTrimLimit = 4 << 20;
+constexpr std::chrono::seconds kWindow(10);             // Length of a window.
+constexpr std::chrono::seconds kTrimInterval(30);       // Time between two trims of malloc's heaps.
+constexpr std::chrono::milliseconds kLowTrimTime(200);  // Time during which kLowTrimLimit holds.
+constexpr int kTrimLimit = 64 << 20;    // Free bytes that malloc may keep at the end of a heap.
+constexpr int kLowTrimLimit = 4 << 20;  // The same limit while the heaps are trimmed.
 
 size_t round_up(size_t size, size_t step) {
   return (size + step - 1) / step * step;
 }
 
-// Sizes a block may have. Coarse enough for blocks to fit again, at most an eighth too large.
+// Returns the size of the block for a tensor. Sizes are coarse, so that blocks fit other tensors
+// again, but at most an eighth too large.
 size_t block_size(size_t bytes) {
   if (bytes >= 16 * kHugePage) return round_up(bytes, kHugePage);
   size_t step = BufferPool::kSmallestPooled / 8;
@@ -43,14 +58,14 @@ size_t block_size(size_t bytes) {
   return round_up(bytes, step);
 }
 
-// Null when there is no memory.
+// Maps a block, aligned to huge pages if it is large enough. Returns null if there is no memory.
 void* map_block(size_t size) {
   const bool huge = size >= kHugePage;
   const size_t mapped = huge ? size + kHugePage : size;
   void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   if (!huge) return memory;
-  // Give back what lies before and behind the aligned part.
+  // Unmap the memory before and after the aligned part.
   char* start = static_cast<char*>(memory);
   char* aligned = reinterpret_cast<char*>(round_up(reinterpret_cast<uintptr_t>(start), kHugePage));
   if (aligned > start) munmap(start, aligned - start);
@@ -59,13 +74,14 @@ void* map_block(size_t size) {
   return aligned;
 }
 
-// By itself malloc gives back only what is free at the end of a heap, and only beyond a limit that
-// is high for speed. Messages of ever different sizes leave gaps before it, and a worker that once
-// filled a heap of 64 MiB kept all of it. malloc_trim gives back the gaps, but the end only of the
-// main heap: the others are cut by whoever frees memory while the limit is low for a moment.
-// Trimming locks each heap for some milliseconds, so it is done rarely. The thread lives as long as
-// the process: malloc is there to its end.
-[[noreturn]] void trim_heaps_for_ever() {
+// Returns free memory of malloc's heaps to the system, periodically. By itself malloc returns only
+// the free end of a heap, and only beyond a limit that is high for speed. Messages of changing
+// sizes leave gaps before the end, so a worker that once filled a heap of 64 MiB kept all of it.
+// malloc_trim() returns the gaps in all heaps, but the free end only of the main heap. The ends of
+// the others are cut by the threads that free memory while the limit is lowered for a moment.
+// Trimming locks each heap for some milliseconds, so it is done rarely. The thread never ends,
+// because malloc is in use until the process ends.
+[[noreturn]] void trim_heaps_periodically() {
   for (;;) {
     std::this_thread::sleep_for(kTrimInterval);
     mallopt(M_TRIM_THRESHOLD, kLowTrimLimit);
@@ -89,6 +105,8 @@ struct BufferPool::State {
     for (const Block& block : idle) munmap(block.memory, block.size);
   }
 
+  // Returns an idle block of the right size, or maps a new one. Throws c10::Error if there is no
+  // memory, even after all idle blocks have been unmapped.
   Block take(size_t bytes) {
     const size_t size = block_size(bytes);
     std::vector<Block> surplus;
@@ -97,7 +115,7 @@ struct BufferPool::State {
       used_bytes += size;
       const auto found = idle_of_size.find(size);
       if (found != idle_of_size.end()) {
-        // The newest: its pages are the likeliest to be in a cache.
+        // Take the newest block: its pages are the most likely to be in a cache.
         const Block block = *found->second.front();
         idle.erase(found->second.front());
         found->second.pop_front();
@@ -119,13 +137,14 @@ struct BufferPool::State {
       if (memory == nullptr) used_bytes -= size;
       note_use();
     }
-    // As LibTorch's own allocator says it.
+    // Throw the same exception type as LibTorch's own allocator.
     TORCH_CHECK(memory != nullptr, "not enough memory: a tensor of ", bytes,
-                " bytes was asked for");
+                " bytes was requested");
     return {memory, size};
   }
 
-  void give_back(Block block) {
+  // Makes the block of a freed tensor idle.
+  void recycle(Block block) {
     std::vector<Block> surplus;
     {
       MutexLock lock(mutex);
@@ -158,6 +177,7 @@ struct BufferPool::State {
     unmap(surplus);
   }
 
+  // Updates the peaks of the current and the previous window.
   void note_use() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     const Time now = clock.now();
     if (now - window_start >= kWindow) {
@@ -168,28 +188,26 @@ struct BufferPool::State {
     peak = std::max(peak, used_bytes);
   }
 
-  // Takes out of the pool what it is not to keep. Idle blocks of one size are of no use to
-  // another, so with sizes that change they would add up: together with the tensors in use they
-  // never take more than tensors took at one time, in this window or the one before. Not more than
-  // they ever took: the rare moment at which all steps are at their largest would stay for good.
+  // Removes the blocks beyond the capacity or the recent peak from the pool and returns them for
+  // unmap().
   std::vector<Block> remove_surplus() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return keep_only(std::min(capacity, std::max({peak, peak_before, used_bytes}) - used_bytes));
   }
-  // Takes out the oldest until no more than this is left.
+  // Removes the oldest blocks until at most `keep` idle bytes are left, and returns them.
   std::vector<Block> keep_only(size_t keep) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::vector<Block> removed;
     while (idle_bytes > keep) {
       removed.push_back(idle.back());
       idle_bytes -= idle.back().size;
       const auto found = idle_of_size.find(idle.back().size);
-      found->second.pop_back();  // the oldest of its size, too
+      found->second.pop_back();  // The oldest block of all is also the oldest of its size.
       if (found->second.empty()) idle_of_size.erase(found);
       idle.pop_back();
     }
     return removed;
   }
 
-  // Outside the lock, since it takes long.
+  // Called without the lock, because munmap takes long.
   static void unmap(const std::vector<Block>& blocks) {
     for (const Block& block : blocks) munmap(block.memory, block.size);
   }
@@ -197,14 +215,14 @@ struct BufferPool::State {
   const Clock& clock;
   Mutex mutex;
   size_t capacity ABSL_GUARDED_BY(mutex);
-  std::list<Block> idle ABSL_GUARDED_BY(mutex);  // newest first
+  std::list<Block> idle ABSL_GUARDED_BY(mutex);  // Newest first, as is each deque below.
   std::unordered_map<size_t, std::deque<std::list<Block>::iterator>> idle_of_size
       ABSL_GUARDED_BY(mutex);
   size_t idle_bytes ABSL_GUARDED_BY(mutex) = 0;
   size_t used_bytes ABSL_GUARDED_BY(mutex) = 0;
   Time window_start ABSL_GUARDED_BY(mutex) = {};
-  size_t peak ABSL_GUARDED_BY(mutex) = 0;  // of used_bytes, in this window
-  size_t peak_before ABSL_GUARDED_BY(mutex) = 0;
+  size_t peak ABSL_GUARDED_BY(mutex) = 0;         // Peak of used_bytes in this window.
+  size_t peak_before ABSL_GUARDED_BY(mutex) = 0;  // Peak in the window before.
 };
 
 BufferPool::BufferPool(size_t capacity, const Clock& clock)
@@ -228,7 +246,7 @@ c10::DataPtr BufferPool::allocate(size_t bytes, bool* reused) {
       lease->block.memory, lease,
       [](void* context) {
         std::unique_ptr<Lease> lease(static_cast<Lease*>(context));
-        lease->pool->give_back(lease->block);
+        lease->pool->recycle(lease->block);
       },
       c10::Device(c10::kCPU));
 }
@@ -261,8 +279,9 @@ size_t BufferPool::idle_bytes() const {
   return state_->idle_bytes;
 }
 
-// LibTorch may ask an allocator for a bare pointer and give it back later, so the blocks that are
-// out are known by their address.
+// Lets LibTorch's operators allocate from the shared pool. LibTorch may take a raw pointer from an
+// allocator and free it later by its address alone, so the size of each block in use is kept by
+// address.
 class PoolAllocator final : public c10::Allocator {
  public:
   static PoolAllocator& shared() {
@@ -275,7 +294,7 @@ class PoolAllocator final : public c10::Allocator {
     const Block block = pool_->take(bytes);
     {
       MutexLock lock(mutex_);
-      out_.emplace(block.memory, block.size);
+      in_use_.emplace(block.memory, block.size);
     }
     return c10::DataPtr(block.memory, block.memory, &release, c10::Device(c10::kCPU));
   }
@@ -285,42 +304,43 @@ class PoolAllocator final : public c10::Allocator {
   }
 
  private:
-  static void release(void* memory) { shared().give_back(memory); }
+  static void release(void* memory) { shared().recycle(memory); }
 
-  void give_back(void* memory) {
+  void recycle(void* memory) {
     Block block = {memory, 0};
     {
       MutexLock lock(mutex_);
-      if (const auto found = out_.find(memory); found != out_.end()) {
+      if (const auto found = in_use_.find(memory); found != in_use_.end()) {
         block.size = found->second;
-        out_.erase(found);
+        in_use_.erase(found);
       }
     }
-    if (block.size > 0) return pool_->give_back(block);
+    if (block.size > 0) return pool_->recycle(block);
     c10::GetDefaultCPUAllocator()->raw_deallocate(memory);
   }
 
   const std::shared_ptr<BufferPool::State> pool_ = BufferPool::shared().state_;
   Mutex mutex_;
-  std::unordered_map<void*, size_t> out_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<void*, size_t> in_use_ ABSL_GUARDED_BY(mutex_);  // Sizes of blocks in use.
 };
 
-void use_memory_as_server(size_t capacity) {
-  // By itself glibc raises the size from which it maps a block of its own up to 32 MiB. Tensors of
-  // some MiB then lie in its heaps and fragment them: a server that ran a pipeline grew with every
-  // step. And it has up to eight heaps for each core, each of which keeps what it may keep free.
-  // Settings of the user, in the environment, stay.
+void configure_memory_for_server(size_t capacity) {
+  // By default glibc raises the size from which it maps blocks separately to up to 32 MiB. Tensors
+  // of a few MiB then lie in its heaps and fragment them: a server that ran a pipeline grew with
+  // every step. glibc also has up to eight heaps per core, each of which may keep free memory.
+  // Settings that the user made in the environment take precedence.
   const char* tunables = std::getenv("GLIBC_TUNABLES");
-  const bool told = (tunables != nullptr && std::strstr(tunables, "glibc.malloc.") != nullptr) ||
-                    std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr ||
-                    std::getenv("MALLOC_TRIM_THRESHOLD_") != nullptr ||
-                    std::getenv("MALLOC_ARENA_MAX") != nullptr;
-  if (!told) {
+  const bool user_configured =
+      (tunables != nullptr && std::strstr(tunables, "glibc.malloc.") != nullptr) ||
+      std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr ||
+      std::getenv("MALLOC_TRIM_THRESHOLD_") != nullptr ||
+      std::getenv("MALLOC_ARENA_MAX") != nullptr;
+  if (!user_configured) {
     mallopt(M_MMAP_THRESHOLD, 1 << 20);
     mallopt(M_TRIM_THRESHOLD, kTrimLimit);
     mallopt(M_ARENA_MAX, std::max(2, static_cast<int>(std::thread::hardware_concurrency())));
     static std::once_flag trims;
-    std::call_once(trims, [] { std::thread(trim_heaps_for_ever).detach(); });
+    std::call_once(trims, [] { std::thread(trim_heaps_periodically).detach(); });
   }
   BufferPool::shared().set_capacity(capacity);
   c10::SetCPUAllocator(&PoolAllocator::shared(), /*priority=*/1);

@@ -9,32 +9,34 @@
 
 namespace trireme {
 
-// Memory for tensors that arrive, and for those that a server computes. A newly mapped page costs
-// more than the copy into it, so large blocks that tensors give back are kept, up to a capacity
-// and to what tensors took at one time in the last seconds of use, and used again. Blocks from 2
-// MiB on are aligned for, and advised to be, huge pages. Thread-safe; tensors may outlive the pool.
+// Allocates memory for received tensors and for the results of a server's operators, and recycles
+// it. A newly mapped page costs more than the copy into it, so the pool keeps large blocks when
+// their tensors are freed. It keeps at most `capacity` bytes, and not more than the tensors' recent
+// peak (buffer_pool.cc). Blocks of 2 MiB or more are aligned to, and advised as, huge pages.
+// Thread-safe. Tensors may outlive the pool.
 class BufferPool {
  public:
+  // Smaller tensors come from LibTorch's own allocator.
   static constexpr size_t kSmallestPooled = 256 << 10;
   static constexpr size_t kDefaultCapacity = 256 << 20;
 
-  // The clock has to outlive the tensors, too.
+  // The clock must outlive the pool and all of its tensors.
   explicit BufferPool(size_t capacity = kDefaultCapacity, const Clock& clock = Clock::real());
   ~BufferPool();
 
-  // One for the process.
+  // Returns the pool of the process, which is never destroyed.
   static BufferPool& shared();
 
-  // A contiguous, uninitialised CPU tensor that owns its memory. Small ones come from LibTorch's
-  // own allocator. Throws c10::Error when there is no memory. `reused` tells whether another tensor
-  // had that memory before.
+  // Returns a contiguous, uninitialized CPU tensor that owns its memory. Throws c10::Error if there
+  // is not enough memory. Sets `*reused` to true if the memory belonged to another tensor before;
+  // tensors below kSmallestPooled leave it unchanged.
   at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype, bool* reused = nullptr);
 
-  // Bytes that wait for their next use.
+  // Returns the bytes of the blocks that no tensor uses.
   size_t idle_bytes() const;
-  // How many of them it keeps at most.
+  // Sets the maximum of idle_bytes() and unmaps the blocks beyond it.
   void set_capacity(size_t bytes);
-  // Gives them back to the system.
+  // Unmaps all idle blocks.
   void release_idle();
 
  private:
@@ -46,12 +48,12 @@ class BufferPool {
   std::shared_ptr<State> state_;
 };
 
-// How a process that is a server and nothing else uses memory: operators take that of their results
-// from the shared pool, which keeps so much of what they give back, and malloc is told not to
-// fragment; what its heaps hold free is given back to the system now and then. Not for the user's
-// own programs: LibTorch has one CPU allocator, and malloc one setting. A block is reused as it is,
-// so graphs must not hold operators that return memory which they did not write
-// (docs/decisions/operators-in-graphs.md).
-void use_memory_as_server(size_t pool_capacity);
+// Configures the memory of a process that is only a server. LibTorch's operators allocate from the
+// shared pool, which keeps up to `pool_capacity` idle bytes. malloc is tuned against fragmentation,
+// and its free memory is returned to the system periodically. Not for client programs, because both
+// LibTorch's CPU allocator and the settings of malloc are global to the process. Blocks are reused
+// without being cleared, so graphs must not contain operators that return memory which they did not
+// write (docs/decisions/operators-in-graphs.md).
+void configure_memory_for_server(size_t pool_capacity);
 
 }  // namespace trireme

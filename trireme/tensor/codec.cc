@@ -13,6 +13,20 @@
 #include "trireme/tensor/dtype.h"
 #include "trireme/tensor/stream_copy.h"
 
+// How a list of tensors is read.
+//
+// TensorReader is a state machine that accepts bytes in any pieces. In the table it collects one
+// field at a time (the count, then for each tensor a head and its sizes) in `field_`, and checks
+// every number against the limits before it allocates anything. The bytes come from the network, so
+// none of these numbers is trusted. After the table it asks the admission for the sum of all
+// tensors.
+//
+//   kCount -> kHead <-> kSizes -> (kPaused ->) kPayload -> kDone
+//
+// The payload goes to one tensor at a time. Memory for a tensor is allocated when its first bytes
+// are due, not earlier, so a peer that declares much and sends little holds little. begin_payload()
+// moves to the next tensor that has bytes; empty tensors are complete at once.
+
 namespace trireme {
 
 static_assert(std::endian::native == std::endian::little, "the wire format is little-endian");
@@ -21,11 +35,12 @@ namespace {
 
 constexpr size_t kCountBytes = 4;
 constexpr size_t kHeadBytes = 4;
-// Tensors from this size on are written past the caches: about the size of a core's own one. Not
-// into memory that was just mapped, whose pages the system clears, and so caches, one by one.
+// Tensors of at least this size, about that of a core's own cache, are written past the caches. New
+// memory is excluded: the system clears its pages one by one as they are first written, which
+// brings them into the cache anyway.
 constexpr size_t kStreamFrom = 4 << 20;
-// A piece costs memory of its own and may hold 64 KiB of gRPC's. A tensor whose pieces are smaller
-// than this on average is copied, but for the first few.
+// Every piece costs memory of its own and may keep 64 KiB of gRPC's alive. So a tensor is copied
+// after all if its pieces are smaller than this on average, not counting the first kFewPieces.
 constexpr size_t kSmallPiece = 4 << 10;
 constexpr size_t kFewPieces = 64;
 
@@ -116,7 +131,7 @@ absl::Status TensorReader::take_piece(const uint8_t* data, size_t size,
     if (scattered.pieces().size() <= kFewPieces + (written_ + size) / kSmallPiece) {
       return absl::OkStatus();
     }
-    // The rest comes behind them.
+    // There are too many small pieces: copy them. The bytes still to come are appended to the copy.
     TRIREME_ASSIGN_OR_RETURN(
         tensor, try_call([&] { return scattered.gather(tensor.sizes(), tensor.scalar_type()); }));
     scattered = {};
@@ -172,8 +187,8 @@ absl::Status TensorReader::finish_header() {
   header.bytes = c10::elementSize(header.dtype);
   for (int64_t size : header.sizes) {
     if (size < 0) return malformed(absl::StrCat("a size of ", size));
-    // A later zero makes the tensor empty, but LibTorch computes strides from the other sizes, so
-    // their product has to be sane as well.
+    // A zero among the sizes makes the tensor empty. But LibTorch computes strides from the other
+    // sizes, so their product must not overflow either.
     if (size > 1 && header.bytes > limits_.max_bytes / size) {
       return make_status(
           ErrorCode::kResourceExhausted,
@@ -195,7 +210,7 @@ absl::Status TensorReader::finish_header() {
 }
 
 absl::Status TensorReader::table_done() {
-  if (admission_ != nullptr && total_bytes_ > Admission::kAskFrom) {
+  if (admission_ != nullptr && total_bytes_ > Admission::kAdmissionThreshold) {
     TRIREME_RETURN_IF_ERROR(admission_->admit(total_bytes_));
   }
   if (!pauses_) return begin_payload();
@@ -228,7 +243,8 @@ at::Tensor TensorReader::choose_memory(const Header& header) {
   return tensor;
 }
 
-// Goes on to the next tensor that has bytes. Its memory is taken only now, when they arrive.
+// Moves on to the next tensor that has bytes, and allocates its memory. Ends the list if there is
+// none.
 absl::Status TensorReader::begin_payload() {
   state_ = State::kPayload;
   while (tensors_.size() < headers_.size()) {
@@ -237,7 +253,7 @@ absl::Status TensorReader::begin_payload() {
     if (!tensor.ok()) {
       return make_status(
           ErrorCode::kResourceExhausted,
-          absl::StrCat("there is no memory for a tensor of shape [",
+          absl::StrCat("not enough memory for a tensor of shape [",
                        absl::StrJoin(header.sizes, ", "), "] and dtype ", dtype_name(header.dtype),
                        ": ", std::string(tensor.status().message())));
     }
@@ -267,7 +283,7 @@ absl::StatusOr<std::vector<at::Tensor>> decode_tensors(const std::string& bytes,
   TensorReader reader(limits);
   TRIREME_ASSIGN_OR_RETURN(
       const size_t used, reader.read(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()));
-  if (!reader.done()) return malformed("they end too early");
+  if (!reader.done()) return malformed("the bytes end before the last tensor is complete");
   if (used < bytes.size()) return malformed(absl::StrCat(bytes.size() - used, " bytes too many"));
   return reader.take();
 }

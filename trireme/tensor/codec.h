@@ -21,71 +21,81 @@
 //   table    u32 number of tensors, then for each: u8 dtype, u8 rank, u16 zero, i64 sizes[rank]
 //   payload  the elements of each tensor, row-major, little-endian
 //
-// Neither side copies more than once: the sender's bytes are the tensor's own memory, the receiver
-// copies what arrives into memory that the new tensor owns, or leaves it where it arrived.
+// Neither side copies more than once. The sender sends the tensor's own memory. The receiver copies
+// the bytes into memory that the new tensor owns, or leaves them in the buffers they arrived in.
 namespace trireme {
 
-// What a receiver is willing to take. Checked before memory is taken for it.
+// Limits of what a receiver accepts. They are checked before memory is allocated.
 struct TensorLimits {
-  uint32_t max_tensors = 1 << 17;           // each takes some hundred bytes, be it ever so small
-  uint64_t max_bytes = uint64_t{64} << 30;  // of all tensors of one list
+  uint32_t max_tensors = 1 << 17;           // Even an empty tensor takes some hundred bytes.
+  uint64_t max_bytes = uint64_t{64} << 30;  // Bytes of all tensors of one list.
   uint8_t max_rank = 64;
 };
 
-// Asked before the memory for what was declared is taken, if it is more than kAskFrom bytes.
+// Decides whether a receiver may allocate the memory that a message declares. Asked before the
+// allocation, for declarations of more than kAdmissionThreshold bytes.
 class Admission {
  public:
-  static constexpr uint64_t kAskFrom = 4 << 20;
+  static constexpr uint64_t kAdmissionThreshold = 4 << 20;
 
   virtual ~Admission() = default;
   virtual absl::Status admit(uint64_t bytes) = 0;
 };
 
-// Where the index-th tensor that arrives is to lie: a contiguous tensor of that shape, or an
-// undefined one for new memory.
+// Chooses the memory for the index-th tensor that arrives: returns a contiguous tensor of that
+// shape and dtype to receive into, or an undefined tensor for new memory.
 using Destination =
     std::function<at::Tensor(size_t index, c10::IntArrayRef sizes, c10::ScalarType dtype)>;
 
-// The tensor as it will be sent: dense, on the CPU, contiguous. Returns the very tensor when it is
-// so already. Refuses what has no plain bytes (sparse, quantized, undefined), naming it.
+// Returns the tensor in the form in which it is sent: dense, on the CPU, contiguous. Does not copy
+// a tensor that already has that form. Rejects tensors without plain bytes (sparse, quantized,
+// undefined).
 absl::StatusOr<at::Tensor> prepare_to_send(const at::Tensor& tensor);
 
-// The table of tensors that prepare_to_send returned.
+// Encodes the table of tensors that prepare_to_send() returned.
 std::string encode_tensor_table(const std::vector<at::Tensor>& prepared);
 
-// Makes tensors from bytes as they arrive, in pieces of any size. After an error it is of no
-// further use. Not thread-safe.
+// Builds tensors from bytes that arrive in pieces of any size. Must not be used after an error. Not
+// thread-safe. The pool and the admission must outlive it.
+//
+//   TensorReader reader(limits);
+//   while (!reader.done()) TRIREME_RETURN_IF_ERROR(reader.read(next_piece(), ...).status());
+//   std::vector<at::Tensor> tensors = reader.take();
 class TensorReader {
  public:
   explicit TensorReader(const TensorLimits& limits, BufferPool& pool = BufferPool::shared(),
                         Admission* admission = nullptr, Destination destination = nullptr);
 
-  // Takes from the front of the bytes what belongs to the list and returns how many they were:
-  // fewer than `size` only when the list is complete, or reading pauses. `owner` keeps the bytes
-  // alive; a reader that scatters needs one.
+  // Consumes the bytes at the front of `data` that belong to the list and returns their number. It
+  // is less than `size` only if the list is complete or reading pauses. `owner` keeps the bytes
+  // alive; it is required if the reader scatters.
   absl::StatusOr<size_t> read(const uint8_t* data, size_t size,
                               const std::shared_ptr<const void>& owner = nullptr);
 
-  // Stops read() once the table has been read, before any memory is taken for the tensors.
+  // Makes read() stop after the table, before any memory is allocated for the tensors, until
+  // resume() is called.
   void pause_after_table() { pauses_ = true; }
   bool paused() const { return state_ == State::kPaused; }
   absl::Status resume();
-  // Leaves tensors of at least so many bytes in the pieces in which they arrive, unless these are
+  // Leaves tensors of at least `bytes` in the pieces in which they arrive, unless the pieces are
   // very small. take() returns such a tensor on the meta device, take_scattered() its bytes.
   void scatter_from(uint64_t bytes) { scatter_from_ = bytes; }
   bool scatters() const { return scatter_from_ < UINT64_MAX; }
 
+  // Returns true once all tensors have arrived.
   bool done() const { return state_ == State::kDone; }
-  // Of all tensors, once the table has been read; 0 before.
+  // Returns the bytes of all tensors once the table has been read; 0 before.
   uint64_t declared_bytes() const { return table_is_read() ? total_bytes_ : 0; }
-  // Bytes of the list that are still to come, once the table has been read.
+  // Returns the bytes of the list that have not arrived yet, or nullopt before the table has been
+  // read.
   std::optional<uint64_t> bytes_left() const {
     if (!table_is_read()) return std::nullopt;
     return total_bytes_ - payload_read_;
   }
-  // The tensors, once done.
+  // Returns the tensors, once done() is true.
   std::vector<at::Tensor> take() { return std::move(tensors_); }
-  // The pieces, by the number of the tensor. Shorter than take() if the last ones have none.
+  // Returns the pieces of scattered tensors, indexed as take(). Shorter than take() if the last
+  // tensors are not scattered.
   std::vector<ScatteredTensor> take_scattered() { return std::move(scattered_); }
 
  private:
@@ -113,18 +123,18 @@ class TensorReader {
   bool pauses_ = false;
   uint64_t scatter_from_ = UINT64_MAX;
   State state_ = State::kCount;
-  std::string field_;  // bytes of the field that is being read
+  std::string field_;  // Bytes read so far of the current field of the table.
   uint32_t count_ = 0;
   std::vector<Header> headers_;
   uint64_t total_bytes_ = 0;
   uint64_t payload_read_ = 0;
   std::vector<at::Tensor> tensors_;
   std::vector<ScatteredTensor> scattered_;
-  bool streams_ = false;  // into the last tensor
-  uint64_t written_ = 0;  // of the last tensor
+  bool streams_ = false;  // True if the last tensor is written with stream_copy().
+  uint64_t written_ = 0;  // Bytes of the last tensor that have arrived.
 };
 
-// A whole list in one string, and back: for what is small, and for files.
+// Encode and decode a whole list as one string. For small tensors and for files.
 absl::StatusOr<std::string> encode_tensors(const std::vector<at::Tensor>& tensors);
 absl::StatusOr<std::vector<at::Tensor>> decode_tensors(const std::string& bytes,
                                                        const TensorLimits& limits = {});

@@ -9,8 +9,8 @@
 
 namespace trireme {
 
-// The bytes of a tensor in the pieces in which they arrived, for a receiver that goes through them
-// once and can do without a copy that is contiguous. A piece may end within an element.
+// The bytes of a tensor in the pieces in which they arrived. For a receiver that reads them once,
+// in order, and so needs no contiguous copy. A piece may end within an element. Not thread-safe.
 class ScatteredTensor {
  public:
   struct Piece {
@@ -18,13 +18,14 @@ class ScatteredTensor {
     size_t size;
   };
 
-  // The memory is `owner`'s, which is held with the tensor.
+  // Appends a piece whose memory belongs to `owner`. Keeps the owner alive.
   void append(Piece piece, const std::shared_ptr<const void>& owner);
 
   const std::vector<Piece>& pieces() const { return pieces_; }
-  // Copies all of it to `out`.
+  // Copies all bytes to `out`.
   void copy_to(void* out) const;
-  // A copy in new memory, of this shape. Throws c10::Error when there is no memory.
+  // Returns a contiguous copy of the given shape in new memory. Throws c10::Error if there is not
+  // enough memory.
   at::Tensor gather(c10::IntArrayRef sizes, c10::ScalarType dtype) const;
 
  private:

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-// GCC does not tell ThreadSanitizer of such stores.
+// GCC does not report streaming stores to ThreadSanitizer.
 #if defined(__SSE2__) && !defined(__SANITIZE_THREAD__)
 #include <emmintrin.h>
 #define TRIREME_STREAMS
@@ -25,7 +25,7 @@ void stream_copy(void* to, const void* from, size_t bytes) {
     bytes -= part;
   };
   copy(std::min(bytes, (kLine - reinterpret_cast<uintptr_t>(target) % kLine) % kLine));
-  // A line at a time: the processor puts the four stores together.
+  // Copy a cache line at a time: the processor combines its four stores into one write to memory.
   for (; bytes >= kLine; bytes -= kLine, target += kLine, source += kLine) {
     const auto* in = reinterpret_cast<const __m128i*>(source);
     auto* out = reinterpret_cast<__m128i*>(target);
@@ -37,7 +37,8 @@ void stream_copy(void* to, const void* from, size_t bytes) {
     _mm_stream_si128(out + 3, fourth);
   }
   copy(bytes);
-  _mm_sfence();  // before whatever tells another thread of the bytes
+  // Streaming stores are weakly ordered; complete them before another thread is told of the bytes.
+  _mm_sfence();
 }
 
 #else

@@ -4,9 +4,9 @@
 
 namespace trireme {
 
-// Copies past the caches, where the processor can: for the parts of something so large that nothing
-// of it would still be in a cache when it is read. That saves reading what is overwritten, about a
-// third of the time, and leaves the caches to others.
+// Copies memory without going through the caches, if the processor supports it. For parts of data
+// that is too large to still be in a cache when it is read. The processor then does not read the
+// memory that is overwritten, which saves about a third of the time, and other data stays cached.
 void stream_copy(void* to, const void* from, size_t bytes);
 
 }  // namespace trireme

@@ -68,7 +68,7 @@ TEST(Codec, SendsTheTensorsOwnMemory) {
   EXPECT_EQ(value_or_throw(prepare_to_send(tensor)).const_data_ptr(), tensor.const_data_ptr());
 }
 
-TEST(Codec, RefusesWhatHasNoPlainBytes) {
+TEST(Codec, RejectsTensorsWithoutPlainBytes) {
   EXPECT_EQ(describe(prepare_to_send(at::Tensor()).status()), "an undefined tensor cannot be sent");
   EXPECT_EQ(describe(prepare_to_send(at::eye(3).to_sparse()).status()),
             "a sparse tensor cannot be sent as one; send its indices and values");
@@ -117,7 +117,7 @@ TEST(Codec, LeavesLargeTensorsInTheirPieces) {
     ASSERT_EQ(scattered.size(), 5u);
     EXPECT_GT(owner.use_count(), 1);
     for (size_t i = 0; i < tensors.size(); ++i) {
-      // The largest one has too many small pieces.
+      // The largest tensor has too many small pieces, so it was copied.
       const bool large = tensors[i].nbytes() >= 100 && tensors[i].numel() < 1000;
       ASSERT_EQ(received[i].is_meta(), large);
       at::Tensor gathered = received[i];
@@ -155,7 +155,7 @@ std::string refusal(const std::string& bytes, const TensorLimits& limits = {}) {
   return describe(decode_tensors(bytes, limits).status());
 }
 
-TEST(Codec, RefusesBeforeItTakesMemory) {
+TEST(Codec, RejectsABadTableBeforeItAllocates) {
   constexpr uint8_t kFloat = 12;
   EXPECT_EQ(refusal(table(1'000'000'000, kFloat, {1})),
             "refused: the number of tensors is 1000000000, the limit is 131072");
@@ -171,11 +171,12 @@ TEST(Codec, RefusesBeforeItTakesMemory) {
   EXPECT_EQ(code(table(1, kFloat, {-1})), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code(table(1, 0, {1})), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code(table(1, kFloat, std::vector<int64_t>(65, 1))), ErrorCode::kResourceExhausted);
-  EXPECT_EQ(refusal(table(1, kFloat, {1})), "malformed tensors: they end too early");
+  EXPECT_EQ(refusal(table(1, kFloat, {1})),
+            "malformed tensors: the bytes end before the last tensor is complete");
   EXPECT_EQ(refusal(table(1, kFloat, {0}) + "xx"), "malformed tensors: 2 bytes too many");
 }
 
-TEST(BufferPool, UsesLargeBlocksAgain) {
+TEST(BufferPool, ReusesLargeBlocks) {
   BufferPool pool(8 << 20);
   const void* first = nullptr;
   {
@@ -202,7 +203,7 @@ TEST(BufferPool, KeepsNoMoreThanItsCapacity) {
   EXPECT_LE(pool.idle_bytes(), size_t{8} << 20);
 }
 
-TEST(BufferPool, SizesThatChangeDoNotAddUp) {
+TEST(BufferPool, IdleBlocksOfChangingSizesDoNotAddUp) {
   BufferPool pool(1 << 30);
   for (int64_t mebibytes : {8, 7, 6, 5, 4}) {
     const at::Tensor tensor = pool.empty({mebibytes << 20}, at::kByte);
@@ -213,10 +214,10 @@ TEST(BufferPool, SizesThatChangeDoNotAddUp) {
                      other = pool.empty({6 << 20}, at::kByte);
     EXPECT_EQ(pool.idle_bytes(), 0u);
   }
-  EXPECT_EQ(pool.idle_bytes(), size_t{10} << 20);  // as much as was in use at one time
+  EXPECT_EQ(pool.idle_bytes(), size_t{10} << 20);  // The peak of the bytes in use.
 }
 
-TEST(BufferPool, GivesBackTheBlocksOfAPastPeak) {
+TEST(BufferPool, UnmapsTheBlocksOfAPastPeak) {
   ManualClock clock;
   BufferPool pool(1 << 30, clock);
   const auto use = [&](int64_t mebibytes) { pool.empty({mebibytes << 20}, at::kByte); };
@@ -226,13 +227,13 @@ TEST(BufferPool, GivesBackTheBlocksOfAPastPeak) {
   }
   clock.advance(std::chrono::seconds(11));
   use(4);
-  EXPECT_EQ(pool.idle_bytes(), size_t{10} << 20);  // the peak was a moment ago
+  EXPECT_EQ(pool.idle_bytes(), size_t{10} << 20);  // The peak was in the previous window.
   clock.advance(std::chrono::seconds(11));
   use(4);
   EXPECT_EQ(pool.idle_bytes(), size_t{4} << 20);
   clock.advance(std::chrono::seconds(60));
   use(4);
-  EXPECT_EQ(pool.idle_bytes(), size_t{4} << 20);  // a pause alone does not empty it
+  EXPECT_EQ(pool.idle_bytes(), size_t{4} << 20);  // A pause alone does not empty the pool.
 }
 
 TEST(BufferPool, TensorsMayOutliveIt) {
@@ -247,8 +248,8 @@ TEST(BufferPool, TensorsMayOutliveIt) {
   EXPECT_EQ(tensor[5].item<float>(), 3);
 }
 
-TEST(BufferPool, GivesMemoryToOperators) {
-  use_memory_as_server(64 << 20);
+TEST(BufferPool, ServesLibTorchOperators) {
+  configure_memory_for_server(64 << 20);
   BufferPool::shared().release_idle();
   const void* first = nullptr;
   {
@@ -259,7 +260,7 @@ TEST(BufferPool, GivesMemoryToOperators) {
   const at::Tensor again = at::zeros({1 << 20});
   EXPECT_EQ(again.const_data_ptr(), first);
   EXPECT_EQ(again.abs().max().item<float>(), 0);
-  // By bare pointers, too.
+  // Raw pointers can be allocated and freed, too.
   for (size_t bytes : {size_t{100}, size_t{1} << 20}) {
     void* memory = c10::GetCPUAllocator()->raw_allocate(bytes);
     std::memset(memory, 1, bytes);

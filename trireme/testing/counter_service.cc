@@ -9,7 +9,8 @@ std::vector<Method> CounterService::methods() {
            [this](ServerCall call) {
              int64_t amount = 0;
              if (!absl::SimpleAtoi(call.request().body, &amount)) {
-               return call.respond(make_status(ErrorCode::kInvalidArgument, "no number"));
+               return call.respond(
+                   make_status(ErrorCode::kInvalidArgument, "the body is not a number"));
              }
              call.respond(number(value_ += amount));
            }},

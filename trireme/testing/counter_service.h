@@ -9,16 +9,19 @@
 
 namespace trireme {
 
-// Counts, and may not count anything twice: what tests of lost and repeated calls use.
+// A counter for tests of lost and repeated calls: each Add must be counted exactly once.
+// Thread-safe.
 class CounterService final : public Service {
  public:
-  static constexpr char kAdd[] = "/trireme.testing.Counter/Add";    // done once; an amount
-  static constexpr char kRead[] = "/trireme.testing.Counter/Read";  // harmless to repeat
+  // Adds an amount, exactly once, and answers with the new value.
+  static constexpr char kAdd[] = "/trireme.testing.Counter/Add";
+  // Answers with the value. May be repeated without harm.
+  static constexpr char kRead[] = "/trireme.testing.Counter/Read";
 
   std::vector<Method> methods() override;
   int64_t value() const { return value_; }
 
-  // Bodies of both: a number in decimal. Add answers with the sum that it made.
+  // Encode and decode the bodies of both methods, which are decimal numbers.
   static Message number(int64_t value) { return {std::to_string(value), {}}; }
   static int64_t number(const Message& message) { return std::stoll(message.body); }
 

@@ -7,7 +7,8 @@
 
 namespace trireme {
 
-// What a call throws; kOk, "no error", if it does not.
+// Returns the Error that `work` throws, or an Error with code kOk and text "no error" if it throws
+// none.
 inline Error error_of(const std::function<void()>& work) {
   try {
     work();
@@ -17,6 +18,7 @@ inline Error error_of(const std::function<void()>& work) {
   return Error(ErrorCode::kOk, "no error");
 }
 
+// Returns what() of the Error that `work` throws, or "no error".
 inline std::string error_text(const std::function<void()>& work) {
   return error_of(work).what();
 }

@@ -8,7 +8,7 @@ namespace {
 [[noreturn]] void cannot(const std::string& what, const TaskId& task) {
   throw Error(ErrorCode::kUnimplemented,
               absl::StrCat("cannot ", what,
-                           " a task that shares the test's process; ask "
+                           " a task that runs in the test's own process; check "
                            "can_freeze() first, or use a ProcessCluster"),
               {.task = task.to_string()});
 }

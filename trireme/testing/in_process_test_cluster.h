@@ -7,7 +7,8 @@
 
 namespace trireme {
 
-// Servers in the test's own process: fast, and visible to sanitizers and debuggers.
+// A cluster of servers in the test's own process. It starts fast, and sanitizers and debuggers see
+// all of it.
 class InProcessTestCluster final : public TestCluster {
  public:
   explicit InProcessTestCluster(const TestClusterOptions& options = {});
@@ -20,7 +21,7 @@ class InProcessTestCluster final : public TestCluster {
   bool can_freeze() const override { return false; }
   void freeze(const TaskId& task) override;
   void thaw(const TaskId& task) override;
-  // They log where the test does.
+  // Returns nothing: the servers log to the test's own standard error.
   std::vector<std::string> logs(const TaskId&) override { return {}; }
 
  private:

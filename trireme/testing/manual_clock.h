@@ -5,7 +5,7 @@
 
 namespace trireme {
 
-// Time that moves only when the test moves it. Thread-safe.
+// A clock that moves only when the test advances it. Thread-safe.
 class ManualClock final : public Clock {
  public:
   Time now() const override {

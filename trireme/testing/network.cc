@@ -17,6 +17,12 @@
 #include "trireme/base/status.h"
 #include "trireme/base/subprocess.h"
 
+// enter() moves the whole process into a new network namespace, so nothing that follows touches the
+// machine's network. Each host is another namespace, which is kept alive by an open file and joined
+// to the test's bridge by a pair of virtual Ethernet devices. Hosts have the addresses
+// 10.77.NETWORK.N, and the test is N = 1. Partitions are nftables rules on the receiving host,
+// which drop packets silently.
+
 namespace trireme {
 namespace {
 
@@ -40,19 +46,20 @@ absl::Status failed(const std::string& what) {
 
 absl::Status new_namespace() {
   if (unshare(CLONE_NEWNET) != 0) {
-    return failed("no network namespace can be made (root may, or who has CAP_SYS_ADMIN)");
+    return failed("cannot create a network namespace (this needs root or CAP_SYS_ADMIN)");
   }
   const int socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   ifreq request = {};
   std::strcpy(request.ifr_name, "lo");
   request.ifr_flags = IFF_UP | IFF_RUNNING;
   const int result = ioctl(socket, SIOCSIFFLAGS, &request);
-  const absl::Status status = result == 0 ? absl::OkStatus() : failed("no loopback");
+  const absl::Status status =
+      result == 0 ? absl::OkStatus() : failed("cannot bring up the loopback device");
   close(socket);
   return status;
 }
 
-// Where a host drops what must not reach it.
+// Filter chain in which a host drops the packets that must not reach it.
 const std::vector<std::string> kMakeFilter = {
     "nft",
     "add table inet faults; "
@@ -63,7 +70,7 @@ absl::Status enter_once() {
   const auto tasks = std::filesystem::directory_iterator("/proc/self/task");
   if (std::distance(begin(tasks), end(tasks)) != 1) {
     return make_status(ErrorCode::kFailedPrecondition,
-                       "Network: this process has threads already; enter() comes before all else");
+                       "Network: this process already has threads; call enter() before they start");
   }
   for (const char* program : {"ip", "nft", "nsenter"}) {
     TRIREME_RETURN_IF_ERROR(find_program(program).status());
@@ -86,7 +93,7 @@ Network::Network() {
   bridge_ = absl::StrCat("hosts", number_);
   test_host_ = absl::StrCat("10.77.", number_, ".1");
   home_ = open(kOwnNamespace, O_RDONLY | O_CLOEXEC);
-  if (home_ < 0) throw_if_error(failed("no namespace of its own"));
+  if (home_ < 0) throw_if_error(failed("cannot open the namespace of this process"));
   throw_if_error(run({"ip", "link", "add", bridge_, "type", "bridge"}));
   throw_if_error(run({"ip", "address", "add", test_host_ + "/24", "dev", bridge_}));
   throw_if_error(run({"ip", "link", "set", bridge_, "up"}));
@@ -108,7 +115,7 @@ std::string Network::add_host() {
     const absl::Cleanup back = [this] { setns(home_, CLONE_NEWNET); };
     throw_if_error(new_namespace());
     space = open(kOwnNamespace, O_RDONLY | O_CLOEXEC);
-    if (space < 0) throw_if_error(failed("a namespace cannot be kept"));
+    if (space < 0) throw_if_error(failed("cannot open the namespace of a new host"));
   }
   spaces_[host] = space;
   throw_if_error(run({"ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns",
@@ -128,13 +135,14 @@ std::vector<std::string> Network::on_host(const std::string& host,
 }
 
 void Network::in_host(const std::string& host, const std::function<void()>& work) {
-  if (setns(space_of(host), CLONE_NEWNET) != 0) throw_if_error(failed("cannot be on " + host));
+  if (setns(space_of(host), CLONE_NEWNET) != 0)
+    throw_if_error(failed("cannot enter the namespace of host " + host));
   const absl::Cleanup back = [this] { setns(home_, CLONE_NEWNET); };
   work();
 }
 
 void Network::block(const std::string& from, const std::string& to) {
-  space_of(from);  // throws if there is no such host
+  space_of(from);  // Throws if there is no such host.
   run_on(to, {"nft", absl::StrCat("add rule inet faults arriving ip saddr ", from, " drop")});
 }
 

@@ -12,12 +12,18 @@
 #include "trireme/base/status.h"
 #include "trireme/rpc/certificates.h"
 
+// `processes_` has the tasks that the test has started and not killed or stopped. A process in it
+// that has ended is therefore one that ended by itself, which the destructor reports as a failure
+// of the test. Ports are reserved for the life of the cluster, so that a restarted task gets its
+// address again. With proxies, a task listens on the loopback of its host, and its proxy listens at
+// the address that the cluster spec names.
+
 namespace trireme {
 namespace {
 
-// A server drains for up to ten seconds.
+// Time limit for a task to stop. A server drains for up to ten seconds.
 constexpr auto kStopLimit = std::chrono::seconds(20);
-// On hosts of their own every port is free.
+// Port of every task that has a host of its own, where all ports are free.
 constexpr char kPort[] = ":2222";
 
 }  // namespace
@@ -65,7 +71,7 @@ ProcessCluster::~ProcessCluster() {
   for (const auto& [task, process] : processes_) {
     const auto ended = process->wait(deadline);
     if (!ended) {
-      ADD_FAILURE() << task << " (pid " << process->pid() << ") is left over: it did not stop";
+      ADD_FAILURE() << task << " (pid " << process->pid() << ") did not stop on SIGTERM";
     } else if (!ended->ok()) {
       ADD_FAILURE() << task << " ended with " << ended->to_string() << "\n"
                     << absl::StrJoin(logs(task), "\n");
@@ -92,7 +98,7 @@ std::string ProcessCluster::tf_config(const TaskId& task) const {
 }
 
 void ProcessCluster::start(const TaskId& task) {
-  spec_.address(task);  // throws if there is no such task
+  spec_.address(task);  // Throws if there is no such task.
   if (is_running(task)) return;
   const auto keep = [this, task](const std::string& line) {
     MutexLock lock(mutex_);
@@ -115,7 +121,7 @@ void ProcessCluster::kill(const TaskId& task) {
   Subprocess& process = running(task);
   process.send_signal(SIGKILL);
   if (!process.wait(after(kStopLimit))) {
-    throw Error(ErrorCode::kInternal, "does not end by SIGKILL", {.task = task.to_string()});
+    throw Error(ErrorCode::kInternal, "did not end after SIGKILL", {.task = task.to_string()});
   }
   processes_.erase(task);
 }
@@ -163,7 +169,7 @@ pid_t ProcessCluster::pid(const TaskId& task) const {
 Subprocess& ProcessCluster::running(const TaskId& task) const {
   const auto found = processes_.find(task);
   if (found == processes_.end()) {
-    throw Error(ErrorCode::kFailedPrecondition, "does not run; start it first",
+    throw Error(ErrorCode::kFailedPrecondition, "the task is not running; start it first",
                 {.task = task.to_string()});
   }
   return *found->second;

@@ -15,26 +15,27 @@
 namespace trireme {
 
 struct ProcessClusterOptions : TestClusterOptions {
-  // Flags for every `trireme server`, as {"--devices", "cpu:2"}.
+  // Flags for every `trireme server`, for example {"--devices", "cpu:2"}.
   std::vector<std::string> flags = {};
-  // A folder whose certificates the tasks and the test use; they are written into it if it has
-  // none. Empty: no certificates.
+  // Folder of the certificates that the tasks and the test use. They are written into it if it has
+  // none. Empty for a cluster without certificates.
   std::string certs = {};
-  // Variables of single tasks, on top of those of the test.
+  // Environment variables of single tasks, added to those of the test.
   std::map<TaskId, std::map<std::string, std::string>> environment = {};
-  // Each task on a new host of this network, which outlives the cluster. None: all on loopback.
+  // Network on which each task gets a host of its own; must outlive the cluster. Null to run all
+  // tasks on loopback.
   Network* network = nullptr;
-  // With a network: whoever comes to a task passes a proxy on the task's host.
+  // True if each connection to a task goes through a proxy on the task's host. Needs a network.
   bool proxies = false;
 };
 
-// The real `trireme` binary, one process for each task, on ports that are held for the cluster's
-// life, or on hosts of their own.
+// A cluster of real `trireme` processes, one for each task. Their ports are reserved for as long as
+// the cluster lives, or each task has a host of its own. Not thread-safe.
 class ProcessCluster final : public TestCluster {
  public:
   explicit ProcessCluster(const ProcessClusterOptions& options = {});
-  // Stops all, thawed. It is a failure of the test if a task ended by itself, with another code
-  // than 0, or only by kill -9.
+  // Thaws and stops all tasks. Fails the test if a task had already ended by itself, ends with a
+  // code other than 0, or does not stop in time.
   ~ProcessCluster() override;
 
   const ClusterSpec& spec() const override { return spec_; }
@@ -48,13 +49,13 @@ class ProcessCluster final : public TestCluster {
   void thaw(const TaskId& task) override;
   std::vector<std::string> logs(const TaskId& task) override;
 
-  // Where it is in the network.
+  // Returns the task's host in the network.
   std::string host(const TaskId& task) const;
-  // That before the task, if there are proxies.
+  // Returns the proxy in front of the task. Requires `proxies`.
   TcpProxy& proxy(const TaskId& task) { return *proxies_.at(task); }
-  // 0 if it does not run.
+  // Returns the pid of the task, or 0 if the test has not started it.
   pid_t pid(const TaskId& task) const;
-  // TF_CONFIG as the process of a task has it; for "chief" as a program that uses the cluster.
+  // Returns the TF_CONFIG for the process of a task. For "chief" it is that of a client program.
   std::string tf_config(const TaskId& task) const;
 
  private:
@@ -70,10 +71,11 @@ class ProcessCluster final : public TestCluster {
   std::map<TaskId, std::unique_ptr<TcpProxy>> proxies_;
   Mutex mutex_;
   std::map<TaskId, std::vector<std::string>> logs_ ABSL_GUARDED_BY(mutex_);
-  std::map<TaskId, std::unique_ptr<Subprocess>> processes_;  // whom the test wants to run
+  std::map<TaskId, std::unique_ptr<Subprocess>> processes_;  // Tasks that should run.
 };
 
-// The binary under test: TRIREME_BINARY of the environment, else the one beside the test's own.
+// Returns the path of the `trireme` binary under test: $TRIREME_BINARY if it is set, otherwise the
+// one in the directory of the test's own binary.
 std::string trireme_binary();
 
 }  // namespace trireme

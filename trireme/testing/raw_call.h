@@ -10,7 +10,8 @@
 
 namespace trireme {
 
-// Sends bytes that no Channel would send, as one unary call, and waits for the answer.
+// Sends arbitrary bytes, such as a Channel would never send, as one unary call and waits for the
+// answer.
 inline grpc::Status call_raw(const std::string& address,
                              std::shared_ptr<grpc::ChannelCredentials> credentials,
                              const std::string& method, const grpc::ByteBuffer& request,

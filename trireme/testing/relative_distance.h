@@ -7,7 +7,8 @@
 
 namespace trireme {
 
-// ||a - b|| / ||b||: what tests mean by nearly equal tensors. 0 if both are 0.
+// Returns ||a - b|| / ||b||, by which tests compare tensors that should be nearly equal. Returns 0
+// if both are 0.
 inline double relative_distance(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor expected = b.to(at::kDouble);
   const double difference = (a.to(at::kDouble) - expected).norm().item<double>();

@@ -14,11 +14,17 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
 
+// One thread forwards all connections with poll(). Each direction of a connection is a Pipe: pieces
+// that are read from one socket wait in a queue, each with the time at which it is due, until they
+// are written to the other socket. A delay moves that time, a blocked direction is not polled, and
+// a cut closes both sockets with a reset. A byte in the wake pipe makes the thread notice changes
+// that the test makes. The thread reads the settings under the mutex and does all I/O without it.
+
 namespace trireme {
 namespace {
 
 constexpr size_t kPieceBytes = 64 << 10;
-constexpr size_t kMostWaiting = 64;  // pieces; then the sender has to wait
+constexpr size_t kMostWaiting = 64;  // Most pieces that wait in a pipe; beyond it the sender waits.
 constexpr auto kLongestPoll = std::chrono::milliseconds(100);
 
 [[noreturn]] void fail(const std::string& what) {
@@ -31,7 +37,8 @@ sockaddr_in parse(const std::string& text) {
   const size_t colon = text.rfind(':');
   address.sin_port = htons(std::stoi(text.substr(colon + 1)));
   if (inet_pton(AF_INET, text.substr(0, colon).c_str(), &address.sin_addr) != 1) {
-    throw Error(ErrorCode::kInvalidArgument, absl::StrCat("TcpProxy: no address: ", text));
+    throw Error(ErrorCode::kInvalidArgument,
+                absl::StrCat("TcpProxy: '", text, "' is not a valid address"));
   }
   return address;
 }
@@ -167,7 +174,7 @@ void TcpProxy::accept_one() {
   if (client < 0) return;
   const int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const sockaddr_in address = parse(target_);
-  // Loopback: it is refused or made at once.
+  // The target is on loopback, so connect() does not block: it succeeds or fails at once.
   if (connect(server, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     close(server);
     reset(client);
@@ -182,7 +189,8 @@ void TcpProxy::accept_one() {
   made.down.direction = Direction::kToClient;
 }
 
-// Reads what is there and writes what is due. False when the connection has to break.
+// Reads from one side if it is readable, and writes the pieces that are due to the other. Returns
+// false if the connection must be broken.
 bool TcpProxy::pump(Pipe& pipe, bool readable, Time now) {
   if (readable && !pipe.ended) {
     std::string bytes(kPieceBytes, '\0');
@@ -201,7 +209,7 @@ bool TcpProxy::pump(Pipe& pipe, bool readable, Time now) {
         due += Duration(std::uniform_int_distribution<Duration::rep>(least_delay_.count(),
                                                                      most_delay_.count())(random_));
       }
-      // Bytes of one connection keep their order.
+      // Keep the order of the bytes: a piece is never due before the one ahead of it.
       if (!pipe.waiting.empty()) due = std::max(due, pipe.waiting.back().due);
       pipe.waiting.push_back({due, std::move(bytes)});
     }

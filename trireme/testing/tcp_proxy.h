@@ -13,37 +13,39 @@
 
 namespace trireme {
 
-// Which way bytes go: from those who connect to the server, and back.
+// The direction in which bytes flow through a proxy.
 enum class Direction { kToServer, kToClient };
 
-// A port before a server's that passes bytes on, and hurts them as a network would: TCP mends the
-// loss of packets, so what reaches programs is delay, silence and broken connections. Used from one
-// thread; passes bytes on a thread of its own.
+// A TCP proxy in front of a server that injects the faults of a network. TCP repairs the loss of
+// packets, so programs see delay, silence and broken connections; these are what it injects. Its
+// methods must be called from one thread; it forwards bytes on a thread of its own.
 class TcpProxy {
  public:
-  // The target is a loopback address, "127.0.0.1:PORT"; so is where it listens unless told. Throws
-  // Error.
+  // Forwards to the target, a loopback address "127.0.0.1:PORT". Listens on a free loopback port
+  // unless `listen` names another address. Throws Error if it cannot listen.
   explicit TcpProxy(const std::string& target, uint64_t seed = 0,
                     const std::string& listen = "127.0.0.1:0");
   ~TcpProxy();
 
-  // "HOST:PORT", where clients connect.
+  // Returns "HOST:PORT", the address to which clients connect.
   const std::string& address() const { return address_; }
 
-  // Each piece of bytes arrives that much later, up to the second.
+  // Delays each piece of bytes by a random time between `least` and `most`.
   void set_delay(Duration least, Duration most);
-  // Each piece of bytes that passes breaks its connection with this probability.
+  // Makes each piece of bytes break its connection with this probability.
   void set_cut(double probability);
-  // A partition: nothing goes that way until it is healed; nothing is lost either. Both: both.
+  // Partitions one direction, or heals it. While it is blocked, bytes wait; none are lost.
   void block(Direction direction, bool blocked);
   // Breaks all connections now.
   void cut_all();
 
+  // Returns the number of connections that the proxy has broken on purpose.
   uint64_t cuts() const { return cuts_; }
+  // Returns the number of connections that it has accepted.
   uint64_t connections() const { return connections_; }
 
  private:
-  // One way of a connection.
+  // One direction of a connection.
   struct Pipe {
     int from = -1;
     int to = -1;
@@ -53,9 +55,9 @@ class TcpProxy {
       std::string bytes;
     };
     std::vector<Piece> waiting;
-    size_t written = 0;  // of the first
-    bool ended = false;  // nothing comes any more
-    bool shut = false;
+    size_t written = 0;  // Bytes of the first waiting piece that were sent.
+    bool ended = false;  // True once `from` has reached its end of file.
+    bool shut = false;   // True once the end has been passed on to `to`.
   };
   struct Connection {
     Pipe up, down;
@@ -71,7 +73,7 @@ class TcpProxy {
   std::string target_;
   int listener_ = -1;
   int wake_read_ = -1, wake_write_ = -1;
-  std::map<uint64_t, Connection> open_;  // of the thread
+  std::map<uint64_t, Connection> open_;  // Used by the proxy's own thread only.
   uint64_t last_id_ = 0;
 
   Mutex mutex_;

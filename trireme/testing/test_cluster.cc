@@ -9,7 +9,7 @@
 namespace trireme {
 namespace {
 
-// A part of a spec, to wait for one task alone.
+// Returns the part of the spec that has only this task.
 ClusterSpec only(const ClusterSpec& spec, const TaskId& task) {
   return ClusterSpec{{task.job, {{task.index, spec.address(task)}}}};
 }
@@ -60,9 +60,10 @@ void TestCluster::wait_until_no_steps(Time deadline) {
       const uint64_t values = counters.at("step_values_waiting");
       if (steps + values == 0) break;
       if (Clock::real().now() < deadline) continue;
-      throw Error(ErrorCode::kDeadlineExceeded,
-                  absl::StrCat("it keeps ", steps, " steps and ", values, " values of steps"),
-                  {task.to_string(), ""});
+      throw Error(
+          ErrorCode::kDeadlineExceeded,
+          absl::StrCat("the task still holds ", steps, " steps and ", values, " values of steps"),
+          {task.to_string(), ""});
     }
   }
 }

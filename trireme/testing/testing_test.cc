@@ -8,7 +8,7 @@ namespace {
 
 // ProcessCluster needs the trireme binary and is tested in tests/integration.
 
-TEST(ManualClock, MovesOnlyByHand) {
+TEST(ManualClock, MovesOnlyWhenAdvanced) {
   ManualClock clock;
   const Time before = clock.now();
   EXPECT_EQ(clock.now(), before);
@@ -28,13 +28,13 @@ TEST(InProcessTestCluster, KillsAndRestartsOneTask) {
   EXPECT_NE(cluster.describe(task).incarnation, before);
 }
 
-TEST(InProcessTestCluster, SaysThatItCannotFreeze) {
+TEST(InProcessTestCluster, CannotFreezeATask) {
   InProcessTestCluster cluster({.workers = 1, .ps = 0});
   EXPECT_FALSE(cluster.can_freeze());
   EXPECT_THROW(cluster.freeze({"worker", 0}), Error);
 }
 
-TEST(InProcessTestCluster, WaitNamesWhoIsMissing) {
+TEST(InProcessTestCluster, WaitUntilUpNamesTheMissingTask) {
   InProcessTestCluster cluster({.workers = 2, .ps = 0, .start = false});
   cluster.start({"worker", 0});
   try {

@@ -25,7 +25,7 @@ constexpr Dtype kDtypes[] = {
     {"bf16", at::kBFloat16}, {"i8", at::kChar},          {"i16", at::kShort},
     {"i32", at::kInt},       {"i64", at::kLong},         {"u8", at::kByte},
     {"bool", at::kBool},     {"c64", at::kComplexFloat}, {"c128", at::kComplexDouble}};
-constexpr int64_t kMostItems = 40;  // of a tensor whose contents are written out
+constexpr int64_t kMaxItems = 40;  // elements of a tensor whose contents are written out
 
 using Numbers = std::vector<int64_t>;
 
@@ -68,11 +68,12 @@ std::string text_of(double number) {
   out.precision(17);
   out << number;
   std::string text = out.str();
-  // A double is told from an integer by its point.
+  // The point distinguishes a double from an integer.
   if (text.find_first_of(".enai") == std::string::npos) text += ".0";
   return text;
 }
 
+// Returns the number of elements from the first to the last one of a strided tensor.
 int64_t extent(const Numbers& sizes, const Numbers& strides) {
   int64_t last = 0;
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -82,6 +83,7 @@ int64_t extent(const Numbers& sizes, const Numbers& strides) {
   return last + 1;
 }
 
+// Fills `row` with `items`, repeated as needed, or with random numbers if there are none.
 void fill(at::Tensor& row, const Numbers& items, double low, double high, std::mt19937_64& random) {
   if (row.numel() == 0) return;
   if (row.is_complex()) {
@@ -115,13 +117,13 @@ void fill(at::Tensor& row, const Numbers& items, double low, double high, std::m
 
 at::Tensor make_tensor(const std::string& token, std::mt19937_64& random) {
   const size_t open = token.find('['), close = token.find(']');
-  if (open == std::string::npos || close == std::string::npos) fail("no tensor: " + token);
+  if (open == std::string::npos || close == std::string::npos) fail("not a tensor: " + token);
   const std::string name = token.substr(0, open);
   const Numbers sizes = numbers(token.substr(open + 1, close - open - 1));
   std::string rest = token.substr(close + 1);
   if (name == "coo") {
     const auto parts = split(rest.substr(1, rest.size() - 2), '|');
-    if (parts.size() != 2) fail("no sparse tensor: " + token);
+    if (parts.size() != 2) fail("not a sparse tensor: " + token);
     const at::Tensor indices = make_tensor(parts[0], random);
     return at::_sparse_coo_tensor_unsafe(indices, make_tensor(parts[1], random), sizes);
   }
@@ -168,7 +170,7 @@ c10::IValue make_scalar(const std::string& token) {
 
 c10::IValue make_list(const std::string& token, const c10::TypePtr& element,
                       std::mt19937_64& random) {
-  if (token.size() < 2) fail("no list: " + token);
+  if (token.size() < 2) fail("not a list: " + token);
   const std::string inside = token.substr(1, token.size() - 2);
   const auto parts = split(inside, token[0] == '{' ? ';' : ',');
   switch (element->kind()) {
@@ -227,17 +229,17 @@ c10::IValue make_argument(const std::string& token, const c10::TypePtr& type,
 
 std::string format_tensor(const at::Tensor& tensor);
 
-// How the contents of a tensor are written down: whole numbers as they are, others by their range.
+// Formats the contents of a tensor: a few integers as they are, other numbers by their range.
 std::string format_contents(const at::Tensor& row) {
   if (row.numel() == 0 || row.scalar_type() == at::kBool || row.is_complex()) return "";
-  if (!row.is_floating_point() && row.numel() <= kMostItems) {
+  if (!row.is_floating_point() && row.numel() <= kMaxItems) {
     const at::Tensor wide = row.to(at::kLong);
     return "=" + join({wide.const_data_ptr<int64_t>(), static_cast<size_t>(wide.numel())});
   }
   const auto [low, high] = at::aminmax(row.to(at::kDouble));
   const double least = low.item<double>(), most = high.item<double>();
   if (row.is_floating_point()) {
-    // All that matters to a kernel is on which side of 0 and 1 its arguments are.
+    // To a kernel it only matters on which side of 0 and 1 its arguments are.
     if (least >= 0 && most <= 1) return "~0~1";
     return least > 0 ? "~1~2" : "";
   }

@@ -29,14 +29,16 @@ struct Call {
   Arguments make(uint64_t seed) const;
 };
 
-// Throws std::runtime_error, which names the line.
+// Parses one line. Throws std::runtime_error that names the line.
 Call parse_call(const std::string& line);
-std::vector<Call> read_calls(std::istream& in);  // skips empty lines and those that begin with '#'
 
-// Returns an empty string for arguments that the format cannot express.
+// Parses all lines except empty ones and those that begin with '#'.
+std::vector<Call> read_calls(std::istream& in);
+
+// Formats a call as a line. Returns an empty string if the format cannot express an argument.
 std::string format_call(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
 
-// "aten::add.Tensor"
+// Returns the name with its overload, such as "aten::add.Tensor".
 std::string full_name(const c10::OperatorHandle& op);
 
 }  // namespace trireme::fuzz

@@ -9,12 +9,16 @@
 
 #include "tests/fuzz/operators/guarded_memory.h"
 #include "trireme/base/status.h"
-#include "trireme/exec/random.h"
 #include "trireme/exec/replay.h"
+#include "trireme/exec/step_generator.h"
 #include "trireme/graph/argument.h"
 #include "trireme/graph/graph_builder.h"
 #include "trireme/graph/operators.h"
 
+// Each check runs the node twice, with new memory filled with two different bytes. If the outcomes
+// differ, they depend on uninitialized memory. Arguments that the operator must not write to are
+// read-only, and each block lies at an unmapped page (guarded_memory.h), so that a stray access
+// crashes the process.
 namespace trireme::fuzz {
 namespace {
 
@@ -22,13 +26,13 @@ using at::Tensor;
 using internal::GraphData;
 using internal::Plan;
 
-// One node as a graph. Its tensors are the graph's inputs; all that it makes or may write to are
-// the outputs.
+// One node as a graph. Its tensor arguments are the inputs of the graph; its results and the
+// arguments to which it may write are the outputs.
 struct OneNode {
   std::shared_ptr<GraphData> data = std::make_shared<GraphData>();
   std::vector<Tensor> inputs;
-  std::vector<bool> written;     // per input
-  std::vector<int64_t> results;  // values
+  std::vector<bool> written;     // per input: true if the node may write to it
+  std::vector<int64_t> results;  // ids of the result values
 
   uint32_t add_value(proto::Value::Source source, const Tensor* tensor) {
     proto::Value* value = data->def.add_values();
@@ -44,7 +48,8 @@ bool returns_list(const c10::OperatorHandle& op) {
   });
 }
 
-// How many tensors a returned list has follows from the arguments, and a graph states it.
+// Returns the number of tensors in each returned list, which a graph must state. The number depends
+// on the arguments, so this runs the original call.
 std::vector<size_t> list_lengths(const Call& call) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   torch::jit::Stack stack = call.make(0);
@@ -93,7 +98,7 @@ OneNode make_node(const Call& call, const Arguments& arguments,
   for (size_t i = 0; i < returns.size(); ++i) {
     auto* result = node->add_results();
     const auto kind = returns[i].type()->kind();
-    if (internal::is_record(call.op, i)) {
+    if (internal::is_lstm_workspace(call.op, i)) {
       result->set_none(true);
     } else if (kind == c10::TypeKind::TensorType) {
       made.results.push_back(made.add_value(proto::Value::RESULT, nullptr));
@@ -121,6 +126,8 @@ bool share_memory(const Tensor& a, const Tensor& b) {
   return a.has_storage() && b.has_storage() && a.storage().nbytes() > 0 && a.is_alias_of(b);
 }
 
+// Describes a result that shares memory with an argument although the plan does not say so. Returns
+// an empty string if there is none.
 std::string find_unknown_alias(const Plan& plan, const OneNode& node,
                                const std::vector<Tensor>& outputs) {
   const size_t first = outputs.size() - node.results.size();
@@ -129,13 +136,13 @@ std::string find_unknown_alias(const Plan& plan, const OneNode& node,
       if (!share_memory(outputs[first + i], node.inputs[k])) continue;
       if (plan.storages[node.results[i]] == plan.storages[k]) continue;
       return "result " + std::to_string(i) + " shares memory with tensor " + std::to_string(k) +
-             " of the arguments, which the plan does not know";
+             " of the arguments, which is not in the plan";
     }
   }
   return "";
 }
 
-// All that can be seen of tensors: shapes, dtypes and every byte.
+// Returns the shapes, dtypes and all bytes of the tensors, or nullopt if one is too large.
 std::optional<std::string> contents(const std::vector<Tensor>& tensors) {
   std::string bytes;
   for (const Tensor& tensor : tensors) {
@@ -164,7 +171,7 @@ struct Outcome {
   std::optional<std::string> contents;
 };
 
-Outcome run(const Call& call, const std::vector<Spoil>& spoils, const CheckOptions& options,
+Outcome run(const Call& call, const std::vector<Mutation>& mutations, const CheckOptions& options,
             const std::vector<size_t>& lengths, uint8_t fill) {
   GuardedMemory::set_fill(fill);
   GuardedMemory::set_at_end(options.at_end);
@@ -173,8 +180,8 @@ Outcome run(const Call& call, const std::vector<Spoil>& spoils, const CheckOptio
   try {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     arguments = call.make(options.seed);
-    for (const Spoil& spoil : spoils) apply(spoil, arguments);
-  } catch (const std::exception& error) {  // such arguments cannot be made
+    for (const Mutation& mutation : mutations) apply(mutation, arguments);
+  } catch (const std::exception& error) {  // the mutated arguments cannot be made
     outcome.error = error.what();
     return outcome;
   }
@@ -202,27 +209,27 @@ Outcome run(const Call& call, const std::vector<Spoil>& spoils, const CheckOptio
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     outcome.unknown_alias = find_unknown_alias(*plan, node, *outputs);
     outcome.contents = contents(*outputs);
-  } catch (const std::exception&) {  // a result too large to be looked at
+  } catch (const std::exception&) {  // a result is too large to be compared
   }
   return outcome;
 }
 
 }  // namespace
 
-Verdict check_call(const Call& call, const std::vector<Spoil>& spoils,
+Verdict check_call(const Call& call, const std::vector<Mutation>& mutations,
                    const CheckOptions& options) {
   constexpr uint8_t kFirst = 0x3d, kSecond = 0xc6;
   const std::vector<size_t> lengths =
       returns_list(call.op) ? list_lengths(call) : std::vector<size_t>();
-  const Outcome first = run(call, spoils, options, lengths, kFirst);
-  const Outcome second = run(call, spoils, options, lengths, kSecond);
+  const Outcome first = run(call, mutations, options, lengths, kFirst);
+  const Outcome second = run(call, mutations, options, lengths, kSecond);
   Verdict verdict{first.accepted, first.error, first.unknown_alias};
   if (!verdict.finding.empty()) return verdict;
   if (first.accepted != second.accepted) {
-    verdict.finding = "whether it is an error follows from memory that nobody wrote: " +
+    verdict.finding = "uninitialized memory decides whether the call fails: " +
                       (first.accepted ? second.error : first.error);
   } else if (first.contents != second.contents) {
-    verdict.finding = "its result follows from memory that nobody wrote";
+    verdict.finding = "the result depends on uninitialized memory";
   }
   return verdict;
 }

@@ -1,11 +1,16 @@
-// Calls every operator that a graph may name with arguments that were made to hurt, as a server
-// would, and reports whatever is not an error or a result: a fault, a run that does not end, a
-// result that shows memory which nobody wrote, a result that shares memory unknown to the plan.
+// Calls every operator that a graph may name with malicious arguments, as a server would, and
+// reports everything but an error or a proper result: a crash, a run that does not end, a result
+// that depends on uninitialized memory, a result that shares memory without the plan saying so.
 //
-// Variant n is a change of call n mod (number of calls). The first round runs the calls as they
-// are, the following ones spoil one argument each, in an order that differs from call to call; when
-// a call has no further change of one argument, two or three are spoiled at once. So any length of
-// time is spread evenly over the operators, and a number is enough to repeat a variant.
+// Variant n is a mutation of call n mod (number of calls). The first round runs the calls as they
+// are. The following rounds mutate one argument each, in an order that differs from call to call.
+// When a call has no further mutation of one argument, two or three are mutated at once. Thus any
+// running time is spread evenly over the operators, and a number is enough to repeat a variant.
+//
+// Variants run in child processes, since they may crash: child j of `jobs` runs the variants n with
+// n mod jobs = j. Each child writes its position to shared memory and its findings to a pipe. When
+// a child crashes or exceeds the time limit, the parent reports the variant at that position and
+// starts a new child at the next one.
 #include <ATen/Parallel.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -30,7 +35,7 @@
 #include "trireme/graph/operators.h"
 #include "trireme/optim/row_updates.h"
 
-// Faults end the child at once; a report of all of LibTorch's frames takes seconds.
+// A crash ends the child at once, because a report of all frames of LibTorch takes seconds.
 extern "C" const char* __asan_default_options() {
   return "handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:handle_abort=0:"
          "detect_leaks=0:allocator_may_return_null=1";
@@ -41,19 +46,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kSecondsForOne = 10;
-constexpr uint64_t kMostOfOneChild =
-    4000;  // variants; memory that LibTorch keeps slows a child down
+constexpr int kSecondsPerVariant = 10;
+// After this many variants a new child takes over, because memory that LibTorch keeps slows the old
+// one down.
+constexpr uint64_t kVariantsPerChild = 4000;
 constexpr char kUsage[] = R"(usage: fuzz_operators CALLS [OPTION...]
 
 CALLS is a file of calls (tests/fuzz/operators/calls.txt).
-  --seconds N        how long (60)
-  --jobs N           how many processes (2)
-  --seed N           of the order of changes and of contents (1)
-  --only TEXT        calls of operators whose names contain TEXT; "=NAME" for one operator
-  --without-guards   runs operators without guards: the fuzzer has to find something
-  --variant N        one variant, in this process, with what became of it
-  --good             the calls as they are, and nothing else
+  --seconds N        running time (default 60)
+  --jobs N           number of processes (default 2)
+  --seed N           seed of the order of mutations and of the contents of tensors (default 1)
+  --only TEXT        runs only operators with TEXT in their names; "=NAME" selects one operator
+  --without-guards   runs operators without guards, so that the fuzzer must find something
+  --variant N        runs one variant in this process and prints its outcome
+  --good             runs only the calls as they are, without mutations
   --stop-at-first    ends at the first finding
 )";
 
@@ -109,91 +115,92 @@ bool is_wanted(const Call& call, const std::string& only) {
   return only[0] == '=' ? name == only.substr(1) : name.find(only) != std::string::npos;
 }
 
+// Derives the mutations of each variant from its number and the seed.
 class Variants {
  public:
   Variants(const std::vector<Call>& calls, uint64_t seed)
-      : calls_(calls), seed_(seed), spoils_(calls.size()) {}
+      : calls_(calls), seed_(seed), mutations_(calls.size()) {}
 
   const Call& call(uint64_t variant) const { return calls_[variant % calls_.size()]; }
 
   uint64_t round(uint64_t variant) const { return variant / calls_.size(); }
 
-  std::vector<Spoil> spoils(uint64_t variant) {
+  std::vector<Mutation> mutations(uint64_t variant) {
     const size_t index = variant % calls_.size();
     const uint64_t round = this->round(variant);
     if (round == 0) return {};
-    auto& all = spoils_[index];
+    auto& all = mutations_[index];
     if (all.empty()) {
-      all = spoils_of(calls_[index].op, calls_[index].make(0));
+      all = mutations_of(calls_[index].op, calls_[index].make(0));
       std::shuffle(all.begin(), all.end(), std::mt19937_64(seed_ + index));
     }
     if (all.empty()) return {};
     if (round <= all.size()) return {all[round - 1]};
     std::mt19937_64 random(seed_ ^ (variant * 0x9e3779b97f4a7c15u));
-    std::map<std::pair<size_t, int>, Spoil> chosen;  // one for each argument, in their order
+    std::map<std::pair<size_t, int>, Mutation> chosen;  // at most one for each argument, in order
     const size_t count = 2 + random() % 2;
     for (size_t i = 0; i < count; ++i) {
-      const Spoil& spoil = all[random() % all.size()];
-      chosen.insert({{spoil.argument, spoil.item}, spoil});
+      const Mutation& mutation = all[random() % all.size()];
+      chosen.insert({{mutation.argument, mutation.item}, mutation});
     }
-    std::vector<Spoil> spoils;
-    for (const auto& [where, spoil] : chosen) spoils.push_back(spoil);
-    return spoils;
+    std::vector<Mutation> mutations;
+    for (const auto& [where, mutation] : chosen) mutations.push_back(mutation);
+    return mutations;
   }
 
   std::string describe(uint64_t variant) {
     std::string text = full_name(call(variant).op);
     for (const std::string& token : call(variant).tokens) text += " " + token;
-    for (const Spoil& spoil : spoils(variant)) text += "  " + spoil.text();
+    for (const Mutation& mutation : mutations(variant)) text += "  " + mutation.text();
     return text;
   }
 
  private:
   const std::vector<Call>& calls_;
   const uint64_t seed_;
-  std::vector<std::vector<Spoil>> spoils_;
+  std::vector<std::vector<Mutation>> mutations_;
 };
 
-// Calls are good with the contents of seed 1. Later rounds have others.
+// Operators accept the calls with the contents of seed 1. Later rounds use other contents.
 CheckOptions check_options(const Options& options, uint64_t variant, uint64_t round) {
   return {options.without_guards, round == 0 ? 1 : options.seed + round, variant % 4 != 3};
 }
 
-// Every operator that a graph may name has to have a call, and no other.
+// Returns true if every operator that a graph may name has a call, and no other operator has one.
 bool is_complete(const std::vector<Call>& calls) {
   std::set<std::string> called;
   bool complete = true;
   for (const Call& call : calls) {
     called.insert(full_name(call.op));
     if (internal::is_allowed_operator(full_name(call.op))) continue;
-    std::cerr << full_name(call.op) << " has a call and is not allowed in graphs\n";
+    std::cerr << full_name(call.op) << " has a call, but is not allowed in graphs\n";
     complete = false;
   }
   for (const std::string& name : internal::allowed_operators()) {
     if (called.contains(name)) continue;
-    std::cerr << name << " is allowed in graphs and has no call\n";
+    std::cerr << name << " is allowed in graphs, but has no call\n";
     complete = false;
   }
   return complete;
 }
 
-// Where a child stands; in memory that it shares with its parent.
+// The position and the counts of a child, in memory that it shares with its parent.
 struct Progress {
   std::atomic<uint64_t> variant{0}, done{0}, accepted{0};
 };
 
 void run_child(const Options& options, Variants& variants, uint64_t first, uint64_t last,
                Clock::time_point end, Progress& progress, int findings) {
-  const uint64_t enough = std::min(last, first + kMostOfOneChild * options.jobs);
+  const uint64_t enough = std::min(last, first + kVariantsPerChild * options.jobs);
   for (uint64_t n = first; n < enough && Clock::now() < end; n += options.jobs) {
     progress.variant = n;
-    const itimerval limit{{0, 0}, {kSecondsForOne, 0}};
+    const itimerval limit{{0, 0}, {kSecondsPerVariant, 0}};
     setitimer(ITIMER_REAL, &limit, nullptr);
-    const std::vector<Spoil> spoils = variants.spoils(n);
+    const std::vector<Mutation> mutations = variants.mutations(n);
     Verdict verdict =
-        check_call(variants.call(n), spoils, check_options(options, n, variants.round(n)));
-    if (variants.round(n) == 0 && spoils.empty() && !verdict.accepted)
-      verdict.finding = "a good call is an error: " + verdict.error;
+        check_call(variants.call(n), mutations, check_options(options, n, variants.round(n)));
+    if (variants.round(n) == 0 && mutations.empty() && !verdict.accepted)
+      verdict.finding = "the original call fails: " + verdict.error;
     progress.done += 1;
     progress.accepted += verdict.accepted;
     if (verdict.finding.empty()) continue;
@@ -233,7 +240,7 @@ class Fuzzer {
       }
       report(at, WIFSIGNALED(status)
                      ? WTERMSIG(status) == SIGALRM
-                           ? "ran longer than " + std::to_string(kSecondsForOne) + " s"
+                           ? "ran longer than " + std::to_string(kSecondsPerVariant) + " s"
                            : std::string("ended with ") + strsignal(WTERMSIG(status))
                      : "exited with " + std::to_string(WEXITSTATUS(status)));
       jobs_[start(job, at + options_.jobs, end)] = job;
@@ -291,7 +298,7 @@ class Fuzzer {
       std::cout << count << " findings in " << name << "\n";
     }
     std::cout << overloads.size() << " overloads, " << calls_.size() << " calls, " << done
-              << " variants, of which " << accepted << " ran and the others were errors; "
+              << " variants, of which " << accepted << " ran and the others gave errors; "
               << findings << " findings in " << findings_.size() << " overloads\n";
     return findings == 0 ? 0 : 1;
   }
@@ -304,14 +311,14 @@ class Fuzzer {
   int pipe_[2];
   std::string text_;
   std::map<std::string, int> findings_;
-  std::map<pid_t, int> jobs_;  // the children and which job each does
+  std::map<pid_t, int> jobs_;  // job number of each child
 };
 
 int run_one(const Options& options, const std::vector<Call>& calls) {
   Variants variants(calls, options.seed);
   std::cout << variants.describe(options.variant) << std::endl;
   const Verdict verdict =
-      check_call(variants.call(options.variant), variants.spoils(options.variant),
+      check_call(variants.call(options.variant), variants.mutations(options.variant),
                  check_options(options, options.variant, variants.round(options.variant)));
   std::cout << (verdict.accepted ? "ran" : "error: " + verdict.error) << "\n"
             << (verdict.finding.empty() ? "" : "FINDING " + verdict.finding + "\n");
@@ -337,7 +344,7 @@ int main_function(int argc, char** argv) {
     return !options.only.empty() && !is_wanted(call, options.only);
   });
   if (calls.empty()) {
-    std::cerr << "no call is left\n";
+    std::cerr << "no call matches --only\n";
     return 2;
   }
   return options.variant >= 0 ? run_one(options, calls) : Fuzzer(options, calls).run();

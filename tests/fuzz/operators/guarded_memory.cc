@@ -20,7 +20,7 @@ struct Block {
   size_t length;
 };
 
-// By the address that a block's user sees.
+// All blocks, by the address that their user sees.
 std::unordered_map<void*, Block>& blocks() {
   static auto* all = new std::unordered_map<void*, Block>;
   return *all;
@@ -40,7 +40,7 @@ class Allocator final : public c10::Allocator {
     if (bytes == 0) return {nullptr, nullptr, free_block, c10::Device(at::kCPU)};
     const size_t inside = (bytes + kPage - 1) / kPage * kPage;
     TORCH_CHECK(
-        bytes <= GuardedMemory::kLargestBlock && in_use + inside <= GuardedMemory::kMostInUse,
+        bytes <= GuardedMemory::kMaxBlockBytes && in_use + inside <= GuardedMemory::kMaxBytesInUse,
         "guarded memory: you tried to allocate ", bytes, " bytes");
     const size_t length = inside + 2 * kPage;
     void* pages = mmap(nullptr, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -5,29 +5,29 @@
 
 #include <cstdint>
 
-// Memory for tensors in which every step outside of a block is a fault. Replaces LibTorch's
-// allocator for the whole process.
+// An allocator for tensors in which any access outside of a block crashes the process. It replaces
+// LibTorch's allocator for the whole process. Not thread-safe.
 namespace trireme::fuzz {
 
 struct GuardedMemory {
-  // Takes over; before the first tensor is made.
+  // Replaces LibTorch's allocator. Must be called before the first tensor is made.
   static void install();
 
-  // The byte that new blocks are filled with.
+  // Sets the byte with which new blocks are filled.
   static void set_fill(uint8_t byte);
 
   // If true, new blocks end at an unmapped page; if false, they begin at one.
   static void set_at_end(bool at_end);
 
-  // Makes the block of `tensor` read-only, so that a write to it is a fault.
+  // Makes the block of `tensor` read-only, so that a write to it crashes the process.
   static void protect(const at::Tensor& tensor);
 
-  // No block is larger, as if the machine had no more.
-  static constexpr size_t kLargestBlock = 16 << 20;
-  static constexpr size_t kMostInUse = 256 << 20;
+  // Limits of one block and of all blocks. Larger allocations fail as if memory were exhausted.
+  static constexpr size_t kMaxBlockBytes = 16 << 20;
+  static constexpr size_t kMaxBytesInUse = 256 << 20;
 };
 
-// Warnings of LibTorch about strange arguments are not news here.
+// Drops LibTorch's warnings about strange arguments, which are expected here.
 struct SilentWarnings : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };

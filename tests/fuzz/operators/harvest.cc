@@ -1,6 +1,5 @@
-// Writes down the operators that a program captures, with their arguments, as lines of the format
-// in call.h. Preloaded into the tests by tests/fuzz/operators/harvest, which merges what they
-// write.
+// Records the operators that a program captures, with their arguments, as lines in the format of
+// call.h. tests/fuzz/operators/harvest preloads this library into the tests and merges the lines.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -16,8 +15,8 @@
 namespace trireme::fuzz {
 namespace {
 
-constexpr int64_t kMostElements = 1 << 16;  // of the tensors of one call
-constexpr size_t kMostPerOperator = 200;
+constexpr int64_t kMaxElements = 1 << 16;  // elements of all tensors of one call
+constexpr size_t kMaxPerOperator = 200;
 
 int64_t elements(const c10::IValue& argument) {
   if (argument.isTensor()) {
@@ -45,10 +44,10 @@ void observe(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments
   }();
   int64_t count = 0;
   for (const c10::IValue& argument : arguments) count += elements(argument);
-  if (count > kMostElements || file == nullptr) return;
+  if (count > kMaxElements || file == nullptr) return;
   std::lock_guard lock(mutex);
   auto& lines = (*seen)[full_name(op)];
-  if (lines.size() >= kMostPerOperator) return;
+  if (lines.size() >= kMaxPerOperator) return;
   const std::string line = format_call(op, arguments);
   if (line.empty() || !lines.insert(line).second) return;
   std::fprintf(file, "%s\n", line.c_str());

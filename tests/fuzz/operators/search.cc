@@ -1,6 +1,6 @@
-// Looks for arguments that operators accept, by trial: for each operator named on standard input
-// that CALLS has no call of, prints some as lines of calls.txt. For operators that no test
-// captures, and for those of a new LibTorch.
+// Finds arguments that operators accept, by trial. For each operator named on standard input that
+// has no call in CALLS, prints some calls as lines of calls.txt. This serves operators that no test
+// captures, and those of a new LibTorch. Each operator runs in a child process, since it may crash.
 #include <ATen/Parallel.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kTries = 20000, kWanted = 3, kSeconds = 20;
 
-// Makes tokens that look like what an argument of that name and type usually is.
+// Guesses tokens that are typical for an argument of a given name and type.
 class Guesser {
  public:
   explicit Guesser(uint64_t seed) : random_(seed) {}
@@ -119,7 +119,7 @@ class Guesser {
 void search(const c10::OperatorHandle& op) {
   alarm(kSeconds);
   Guesser guesser(7);
-  std::set<std::string> kinds;  // the dtypes seen
+  std::set<std::string> kinds;  // combinations of dtypes for which a call was found
   for (int i = 0; i < kTries && kinds.size() < kWanted; ++i) {
     const Call call{op, guesser.guess(op.schema())};
     std::string line = full_name(op), kind;

@@ -1,3 +1,5 @@
+// A graph that runs in branches on several threads gives the same bits as in captured order, frees
+// the same memory and reports the same error. The tuner uses branches only where they are faster.
 #include "trireme/exec/branches.h"
 
 #include <gmock/gmock.h>
@@ -9,8 +11,8 @@
 
 #include "trireme/base/status.h"
 #include "trireme/exec/branch_tuner.h"
-#include "trireme/exec/random.h"
 #include "trireme/exec/replay.h"
+#include "trireme/exec/step_generator.h"
 #include "trireme/function/function.h"
 #include "trireme/function/variable.h"
 
@@ -21,7 +23,7 @@ using at::Tensor;
 using testing::HasSubstr;
 using Tensors = std::vector<Tensor>;
 
-constexpr double kLong = 1e-3;  // an operator that is worth a lane
+constexpr double kLong = 1e-3;  // seconds of an operator that is worth another lane
 
 std::vector<double> same_costs(const Plan& plan) {
   return std::vector<double>(plan.nodes.size(), kLong);
@@ -29,7 +31,7 @@ std::vector<double> same_costs(const Plan& plan) {
 
 std::shared_ptr<const Plan> plan_of(const std::function<Tensors(const Tensor&)>& body,
                                     const Tensor& x) {
-  return function("step", body).graph(x).plan();
+  return Access<Graph>::plan(function("step", body).graph(x));
 }
 
 Tensors run(const Plan& plan, const Tensors& inputs, const BranchSchedule* schedule,
@@ -55,7 +57,7 @@ void expect_equal(const Tensors& a, const Tensors& b) {
   for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(torch::equal(a[i], b[i])) << i;
 }
 
-TEST(Branches, TowersGetLanesAndGiveTheSameBits) {
+TEST(Branches, TowersRunInLanesAndGiveTheSameBits) {
   const Tensor x = torch::rand({16, 16});
   const auto plan = plan_of(towers, x);
   const Tensors in_order = run(*plan, {x}, nullptr);
@@ -107,8 +109,8 @@ TEST(Branches, AWriteInPlaceIsAFence) {
   expect_equal(run(*plan, {x}, &schedule), run(*plan, {x}, nullptr));
 }
 
-// What serial runs free at the last use, branches free too.
-TEST(Branches, FreeWhatTheCapturedOrderFrees) {
+// Branches free every value that a run in captured order frees at its last use.
+TEST(Branches, FreeTheSameValuesAsTheCapturedOrder) {
   const auto plan = plan_of(towers, torch::rand({4, 4}));
   std::set<uint32_t> serially, in_branches;
   for (const NodePlan& node : plan->nodes) {
@@ -118,7 +120,7 @@ TEST(Branches, FreeWhatTheCapturedOrderFrees) {
     }
   }
   const BranchSchedule schedule = schedule_branches(*plan, same_costs(*plan), 3);
-  std::vector<uint32_t> releases(schedule.released_by.size());
+  std::vector<uint32_t> releases(schedule.release_count.size());
   for (const auto& lane : schedule.lanes) {
     for (const BranchStep& step : lane) {
       in_branches.insert(step.frees.begin(), step.frees.end());
@@ -127,10 +129,10 @@ TEST(Branches, FreeWhatTheCapturedOrderFrees) {
     }
   }
   EXPECT_EQ(in_branches, serially);
-  EXPECT_EQ(releases, schedule.released_by);
+  EXPECT_EQ(releases, schedule.release_count);
 }
 
-// Programs of random operators, writes, views and random numbers, under random schedules.
+// Runs random programs of operators, writes, views and random numbers with random schedules.
 TEST(Branches, AnyScheduleGivesTheSameBits) {
   for (int seed = 0; seed < 40; ++seed) {
     Variable state("state", torch::ones({4, 4}), {.trainable = false});
@@ -185,7 +187,7 @@ TEST(Branches, AnyScheduleGivesTheSameBits) {
   }
 }
 
-TEST(Branches, TheErrorIsTheFirstInCapturedOrder) {
+TEST(Branches, ReportTheFirstErrorInCapturedOrder) {
   const auto plan = plan_of(
       [](const Tensor& x) {
         Tensors results;
@@ -210,7 +212,7 @@ TEST(Branches, TheErrorIsTheFirstInCapturedOrder) {
               HasSubstr("cancelled before operator 'aten::mm' (node 0"));
 }
 
-TEST(Branches, RunsAtOnceShareTheHelpers) {
+TEST(Branches, ConcurrentRunsShareTheHelperThreads) {
   const Tensor x = torch::rand({16, 16});
   const auto plan = plan_of(towers, x);
   const Tensors in_order = run(*plan, {x}, nullptr);
@@ -241,8 +243,8 @@ TEST(BranchTuner, GivesUpOnAChain) {
   EXPECT_FALSE(tuner.uses_branches());
 }
 
-// Measured times decide, so they are given here: what pays stays, what does not goes.
-TEST(BranchTuner, KeepsWhatPays) {
+// Measured times decide, so the test reports made-up ones.
+TEST(BranchTuner, KeepsBranchesOnlyIfTheyAreFaster) {
   if (at::get_num_threads() < 2) GTEST_SKIP() << "one thread has no branches";
   const auto plan = plan_of(towers, torch::rand({4, 4}));
   for (const bool pays : {true, false}) {
@@ -260,7 +262,7 @@ TEST(BranchTuner, KeepsWhatPays) {
   }
 }
 
-TEST(BranchTuner, GivesBranchesUpWhenTheyCeaseToPay) {
+TEST(BranchTuner, DropsBranchesWhenTheyBecomeSlower) {
   if (at::get_num_threads() < 2) GTEST_SKIP() << "one thread has no branches";
   const auto plan = plan_of(towers, torch::rand({4, 4}));
   BranchTuner tuner;
@@ -276,7 +278,7 @@ TEST(BranchTuner, GivesBranchesUpWhenTheyCeaseToPay) {
   ASSERT_TRUE(tuner.uses_branches());
   run_until([] { return false; }, 1.2);
   EXPECT_TRUE(tuner.uses_branches());
-  EXPECT_LE(in_order, runs / 20);  // what it costs to keep looking
+  EXPECT_LE(in_order, runs / 20);  // runs that the tuner spends on measuring again
   run_until([&] { return !tuner.uses_branches(); }, 3);
   EXPECT_LT(runs, 1000);
 }

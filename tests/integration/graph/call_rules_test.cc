@@ -1,5 +1,6 @@
-// Arguments whose elements share memory, handed to kernels that ignore strides. Each tensor is one
-// element at the end of a page, expanded: a kernel that reads or writes further ends the process.
+// A graph cannot make LibTorch kernels that ignore strides access memory outside of a tensor. Each
+// test tensor is one element at the end of a page, expanded, so a kernel that reads or writes
+// further crashes the process.
 #include "trireme/graph/call_rules.h"
 
 #include <gmock/gmock.h>
@@ -9,8 +10,8 @@
 #include <cstring>
 
 #include "trireme/base/status.h"
-#include "trireme/exec/random.h"
 #include "trireme/exec/replay.h"
+#include "trireme/exec/step_generator.h"
 #include "trireme/function/function.h"
 
 namespace trireme::internal {
@@ -20,7 +21,7 @@ using at::Tensor;
 using testing::HasSubstr;
 using Tensors = std::vector<Tensor>;
 
-// The first element of `tensor`, before an unmapped page, seen as the whole tensor.
+// Returns the first element of `tensor`, placed before an unmapped page, expanded to its shape.
 Tensor expanded(const Tensor& tensor) {
   constexpr size_t kPage = 4096;
   char* pages = static_cast<char*>(
@@ -40,14 +41,14 @@ Tensors from(const std::tuple<T...>& tensors) {
 
 std::shared_ptr<const Plan> plan_of(const std::function<Tensors(const Tensors&)>& body,
                                     const Tensors& arguments) {
-  return function("hostile", body, {.check_capture = false}).graph(arguments).plan();
+  return Access<Graph>::plan(function("hostile", body, {.check_capture = false}).graph(arguments));
 }
 
 struct Reading {
   std::string name;
   std::function<Tensors(const Tensors&)> body;
   Tensors good;
-  std::vector<size_t> arguments;  // which are expanded, one after the other
+  std::vector<size_t> arguments;  // indices of the arguments to expand, one at a time
 };
 
 void PrintTo(const Reading& reading, std::ostream* out) {
@@ -56,7 +57,7 @@ void PrintTo(const Reading& reading, std::ostream* out) {
 
 class Readings : public testing::TestWithParam<Reading> {};
 
-TEST_P(Readings, SeeTheElementAndNothingBehindIt) {
+TEST_P(Readings, ReadTheElementAndNothingAfterIt) {
   const Reading& reading = GetParam();
   const torch::NoGradGuard no_gradients;
   const auto plan = plan_of(reading.body, reading.good);
@@ -168,7 +169,7 @@ std::vector<Reading> readings() {
 INSTANTIATE_TEST_SUITE_P(All, Readings, testing::ValuesIn(readings()),
                          [](const auto& info) { return info.param.name; });
 
-TEST(CallRules, AWriteToMemoryThatOverlapsItselfIsRefused) {
+TEST(CallRules, RejectsAWriteToMemoryThatOverlapsItself) {
   const torch::NoGradGuard no_gradients;
   const auto body = [](const Tensors& t) {
     Tensor noise = at::as_strided(t[1] * 1, {5}, {2});
@@ -177,7 +178,7 @@ TEST(CallRules, AWriteToMemoryThatOverlapsItselfIsRefused) {
   const Tensors good = {-torch::ones({5}), torch::zeros({9})};
   const auto captured = plan_of(body, good);
   EXPECT_TRUE(replay(*captured, good, {}, make_step_generator(0, 0)).ok());
-  // Five elements on one.
+  // Five elements share the memory of one.
   auto data = std::make_shared<GraphData>(*captured->graph);
   for (proto::Node& node : *data->def.mutable_nodes()) {
     if (node.op() == "aten::as_strided") {
@@ -186,8 +187,8 @@ TEST(CallRules, AWriteToMemoryThatOverlapsItselfIsRefused) {
   }
   const auto edited = value_or_throw(compile(data));
   EXPECT_THAT(describe(replay(*edited, good, {}, make_step_generator(0, 0)).status()),
-              HasSubstr("several elements lie on the same memory"));
-  // Windows of two elements.
+              HasSubstr("several elements share the same memory"));
+  // Windows of two elements overlap by one.
   EXPECT_THAT(
       [&] {
         plan_of(
@@ -197,11 +198,11 @@ TEST(CallRules, AWriteToMemoryThatOverlapsItselfIsRefused) {
             },
             {-torch::ones({4, 2}), torch::zeros({5})});
       },
-      testing::ThrowsMessage<Error>(HasSubstr("several elements lie on the same memory")));
+      testing::ThrowsMessage<Error>(HasSubstr("several elements share the same memory")));
 }
 
-// Slices and transposed tensors are written as before.
-TEST(CallRules, AWriteToAViewWithoutOverlapIsNotRefused) {
+// Writes to slices and transposed tensors are still allowed.
+TEST(CallRules, AllowsAWriteToAViewWithoutOverlap) {
   const auto plan = plan_of(
       [](const Tensors& t) {
         Tensor whole = torch::zeros({6, 8});

@@ -1,10 +1,10 @@
-// Plans of captured graphs: which values share memory, and how the plans run.
+// A plan derives from the operators which values share memory, whatever a graph claims. A replay
+// frees values at their last use and names the operator that makes a NaN.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "trireme/base/status.h"
-#include "trireme/exec/random.h"
 #include "trireme/exec/replay.h"
 #include "trireme/function/function.h"
 #include "trireme/function/variable.h"
@@ -16,7 +16,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// The graph with a word for each value that once said whose memory it shares: its own.
+// Compiles the graph with field 4 set in each value. In an older format that field named the value
+// whose memory it shares; here each value claims to have its own.
 std::shared_ptr<const Plan> compile_with_claims(const GraphData& data) {
   auto claimed = std::make_shared<GraphData>(data);
   for (int i = 0; i < claimed->def.values_size(); ++i) {
@@ -28,7 +29,7 @@ std::shared_ptr<const Plan> compile_with_claims(const GraphData& data) {
   return value_or_throw(compile(claimed));
 }
 
-TEST(CapturedPlan, MemoryIsSharedAsOperatorsDoAndNotAsAGraphClaims) {
+TEST(CapturedPlan, DerivesSharedMemoryFromOperatorsAndNotFromTheGraph) {
   using Body = std::function<at::Tensor(const at::Tensor&)>;
   for (const Body& view :
        std::vector<Body>{[](const at::Tensor& t) {
@@ -44,24 +45,21 @@ TEST(CapturedPlan, MemoryIsSharedAsOperatorsDoAndNotAsAGraphClaims) {
                             at::Tensor part = view(variable.read());
                             return part.add_(1).sum();
                           }).graph();
-    const auto plan = compile_with_claims(*captured.plan()->graph);
+    const auto plan = compile_with_claims(*Access<Graph>::plan(captured)->graph);
     EXPECT_TRUE(plan->variable_written[0]);
     for (const NodePlan& node : plan->nodes) {
       if (node.op.operator_name().name != "aten::add_") continue;
       EXPECT_THAT(node.variables, testing::ElementsAre(testing::Pair(0u, true)));
     }
-    // A value that is sent is copied if something writes to its memory later.
-    auto data = GraphData(*function("send",
-                                    [&](const at::Tensor& x) {
-                                      const at::NoGradGuard no_gradients;
-                                      at::Tensor base = x * 2;
-                                      const at::Tensor part = view(base) * 1;
-                                      base.add_(1);
-                                      return part + base.sum();
-                                    })
-                               .graph(at::ones({4}))
-                               .plan()
-                               ->graph);
+    // A value that is sent must be copied if an operator writes to its memory later.
+    const auto sending = function("send", [&](const at::Tensor& x) {
+                           const at::NoGradGuard no_gradients;
+                           at::Tensor base = x * 2;
+                           const at::Tensor part = view(base) * 1;
+                           base.add_(1);
+                           return part + base.sum();
+                         }).graph(at::ones({4}));
+    GraphData data = *Access<Graph>::plan(sending)->graph;
     proto::Send* send = data.def.add_sends();
     send->set_to("/job:worker/task:1");
     send->set_value(data.def.nodes(1).results(0).has_values()
@@ -78,9 +76,9 @@ TEST(CapturedPlan, NamesTheFirstOperatorThatMakesANan) {
   const Graph graph = root.graph(at::ones({2}));
   ReplayOptions options;
   options.check_numerics = true;
-  const auto failed = replay(*graph.plan(), {at::full({2}, -3.0f)}, {}, {}, options);
+  const auto failed = replay(*Access<Graph>::plan(graph), {at::full({2}, -3.0f)}, {}, {}, options);
   EXPECT_THAT(describe(failed.status()),
-              HasSubstr("operator 'aten::sqrt' (node 1) failed: it made a NaN"));
+              HasSubstr("operator 'aten::sqrt' (node 1) failed: it produced a NaN"));
 }
 
 TEST(CapturedPlan, FreesValuesAtTheirLastUse) {
@@ -90,8 +88,9 @@ TEST(CapturedPlan, FreesValuesAtTheirLastUse) {
     return y.sum();
   });
   const Graph graph = chain.graph(at::zeros({8}));
-  // Each intermediate is taken by the operator that uses it, which is the only one.
-  for (const NodePlan& node : graph.plan()->nodes) EXPECT_TRUE(node.arguments[0].last_use);
+  // Each intermediate value has one use, so the operator that uses it takes it over.
+  for (const NodePlan& node : Access<Graph>::plan(graph)->nodes)
+    EXPECT_TRUE(node.arguments[0].last_use);
 }
 
 }  // namespace

@@ -1,15 +1,16 @@
-// Runs a graph from a file, in a process that has never seen the program it was captured from.
+// The second process of models_test: runs a graph from a file without the program from which it was
+// captured.
 //
 //   graph_runner GRAPH STATE STEPS SEED RESULT
 //
-// STATE holds the variables' first contents, in the graph's order, and then each step's inputs; all
-// as one list of the tensor codec. RESULT gets each step's outputs and then the variables.
+// STATE holds the initial variables, in the order of the graph, and then the inputs of each step,
+// as one list of the tensor codec. RESULT gets the outputs of each step and then the variables.
 #include <cstdio>
 #include <cstdlib>
 
 #include "trireme/base/status.h"
-#include "trireme/exec/random.h"
 #include "trireme/exec/replay.h"
+#include "trireme/exec/step_generator.h"
 #include "trireme/graph/graph.h"
 #include "trireme/graph/graph_file.h"
 #include "trireme/optim/row_updates.h"
@@ -23,7 +24,7 @@ int main(int argc, char** argv) {
     const Graph graph = Graph::load(argv[1]);
     std::vector<at::Tensor> state =
         value_or_throw(decode_tensors(value_or_throw(internal::read_file(argv[2]))));
-    const internal::Plan& plan = *graph.plan();
+    const internal::Plan& plan = *internal::Access<Graph>::plan(graph);
     const size_t variable_count = plan.variable_values.size(), inputs = plan.input_values.size();
     std::vector<at::Tensor> variables(state.begin(), state.begin() + variable_count), results;
     for (int step = 0; step < std::atoi(argv[3]); ++step) {

@@ -1,13 +1,13 @@
-// Graphs that a capture would never give: each argument that LibTorch's kernels trust is spoiled.
-// The answer is an error that names it; without the guards most of these end the process.
+// A malicious graph gets an error that names the bad argument. The tests corrupt each argument that
+// LibTorch's kernels do not check; without the guards most of them crash the process.
 #include "trireme/graph/guards.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include "trireme/base/status.h"
-#include "trireme/exec/random.h"
 #include "trireme/exec/replay.h"
+#include "trireme/exec/step_generator.h"
 #include "trireme/function/function.h"
 
 namespace trireme::internal {
@@ -17,21 +17,21 @@ using at::Tensor;
 using testing::HasSubstr;
 using Tensors = std::vector<Tensor>;
 
-struct Hole {
+struct GuardCase {
   std::string name;
   std::function<Tensors(const Tensors&)> body;
   Tensors good;
-  // Which argument is spoiled, with what, and what the error says.
-  struct Spoiled {
+  // A bad value for one argument, and a part of the expected error.
+  struct Bad {
     size_t argument;
     Tensor tensor;
     std::string message;
   };
-  std::vector<Spoiled> spoiled;
+  std::vector<Bad> bad;
 };
 
-void PrintTo(const Hole& hole, std::ostream* out) {
-  *out << hole.name;
+void PrintTo(const GuardCase& guard_case, std::ostream* out) {
+  *out << guard_case.name;
 }
 
 Tensor longs(std::vector<int64_t> values) {
@@ -42,33 +42,37 @@ Tensors from(const std::tuple<Tensor, Tensor, Tensor>& tensors) {
   return {std::get<0>(tensors), std::get<1>(tensors), std::get<2>(tensors)};
 }
 
-class Holes : public testing::TestWithParam<Hole> {};
+std::shared_ptr<const Plan> plan_of(const Graph& graph) {
+  return Access<Graph>::plan(graph);
+}
 
-TEST_P(Holes, GiveAnError) {
-  const Hole& hole = GetParam();
+class GuardedOperators : public testing::TestWithParam<GuardCase> {};
+
+TEST_P(GuardedOperators, RejectBadArguments) {
+  const GuardCase& guard_case = GetParam();
   const torch::NoGradGuard no_gradients;
-  const auto plan =
-      function(hole.name, hole.body, {.check_capture = false}).graph(hole.good).plan();
+  const auto plan = plan_of(
+      function(guard_case.name, guard_case.body, {.check_capture = false}).graph(guard_case.good));
   const auto run = [&](const Tensors& inputs) {
     return replay(*plan, inputs, {}, make_step_generator(0, 0)).status();
   };
-  EXPECT_EQ(describe(run(hole.good)), describe(absl::OkStatus()));
-  for (const Hole::Spoiled& spoiled : hole.spoiled) {
-    Tensors inputs = hole.good;
-    inputs[spoiled.argument] = spoiled.tensor;
+  EXPECT_EQ(describe(run(guard_case.good)), describe(absl::OkStatus()));
+  for (const GuardCase::Bad& bad : guard_case.bad) {
+    Tensors inputs = guard_case.good;
+    inputs[bad.argument] = bad.tensor;
     const absl::Status status = run(inputs);
     EXPECT_EQ(error_code(status), ErrorCode::kInvalidArgument) << describe(status);
     EXPECT_THAT(describe(status), HasSubstr("operator 'aten::"));
-    EXPECT_THAT(describe(status), HasSubstr(spoiled.message));
+    EXPECT_THAT(describe(status), HasSubstr(bad.message));
   }
 }
 
 constexpr int64_t kFar = int64_t{1} << 40;
 
-std::vector<Hole> holes() {
+std::vector<GuardCase> guard_cases() {
   const auto f = [](at::IntArrayRef sizes) { return torch::rand(sizes); };
   const auto far = [](at::IntArrayRef sizes) { return torch::full(sizes, kFar, torch::kLong); };
-  std::vector<Hole> all;
+  std::vector<GuardCase> all;
   all.push_back({"max_pool2d",
                  [](const Tensors& t) {
                    return Tensors{at::max_pool2d_with_indices_backward(
@@ -132,7 +136,7 @@ std::vector<Hole> holes() {
                  },
                  {f({2, 3, 12, 10}), f({2, 3, 8, 8})},
                  {{1, f({2, 6, 8, 8}), "batch and channels"},
-                  {1, f({2, 3, 8, 9}), "as large as 'self' and the padding"}}});
+                  {1, f({2, 3, 8, 9}), "as large as 'self' with its padding"}}});
   all.push_back({"grid_sampler_2d",
                  [](const Tensors& t) {
                    const auto [a, b] =
@@ -288,7 +292,7 @@ std::vector<Hole> holes() {
                  [](const Tensors& t) { return Tensors{at::_fft_c2r(t[0], {1}, 0, 8)}; },
                  {torch::rand({3, 5}, torch::kComplexFloat)},
                  {{0, torch::rand({3, 2}, torch::kComplexFloat), "'last_dim_size' must fit"},
-                  {0, torch::rand({3}, torch::kComplexFloat), "'dim' must be"}}});
+                  {0, torch::rand({3}, torch::kComplexFloat), "'dim' must name"}}});
   all.push_back({"sparse",
                  [](const Tensors& t) {
                    return Tensors{at::_sparse_coo_tensor_unsafe(t[0], t[1], {4}).to_dense()};
@@ -299,7 +303,7 @@ std::vector<Hole> holes() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Holes, testing::ValuesIn(holes()),
+INSTANTIATE_TEST_SUITE_P(All, GuardedOperators, testing::ValuesIn(guard_cases()),
                          [](const auto& info) { return info.param.name; });
 
 // The indices of a sparse tensor can be written to after it was made.
@@ -311,13 +315,13 @@ TEST(Guards, SparseIndicesAreCheckedAtEachUse) {
   };
   const Tensors good = {longs({0, 1}).unsqueeze(0), torch::rand({2}), longs({1})};
   const torch::NoGradGuard no_gradients;
-  const auto plan = function("late", body, {.check_capture = false}).graph(good).plan();
+  const auto plan = plan_of(function("late", body, {.check_capture = false}).graph(good));
   EXPECT_TRUE(replay(*plan, good, {}, {}).ok());
   const auto failed = replay(*plan, {good[0], good[1], longs({kFar})}, {}, {});
   EXPECT_THAT(describe(failed.status()), HasSubstr("indices of a sparse argument"));
 }
 
-TEST(Guards, AnLstmsWorkspaceIsTheOneOfItsShape) {
+TEST(Guards, RejectsAnLstmWorkspaceOfTheWrongSize) {
   const auto forward = [](const Tensors& t) {
     return at::mkldnn_rnn_layer(t[0], t[1], t[2], t[3], t[4], t[5], t[5], false, {}, 2, 4, 1, true,
                                 false, false, true);
@@ -334,7 +338,7 @@ TEST(Guards, AnLstmsWorkspaceIsTheOneOfItsShape) {
   Tensors good = {torch::rand({5, 2, 3}), torch::rand({16, 3}), torch::rand({16, 4}),
                   torch::rand({16}),      torch::rand({16}),    torch::rand({2, 4})};
   good.push_back(torch::zeros_like(std::get<3>(forward(good))));
-  const auto plan = function("lstm", body, {.check_capture = false}).graph(good).plan();
+  const auto plan = plan_of(function("lstm", body, {.check_capture = false}).graph(good));
   EXPECT_EQ(describe(replay(*plan, good, {}, {}).status()), describe(absl::OkStatus()));
   Tensors inputs = good;
   inputs[6] = good[6].slice(0, 1);
@@ -344,8 +348,8 @@ TEST(Guards, AnLstmsWorkspaceIsTheOneOfItsShape) {
   EXPECT_THAT(describe(replay(*plan, inputs, {}, {}).status()), HasSubstr("hidden weight"));
 }
 
-// Whole numbers of which the processor cannot make the quotient.
-TEST(Guards, QuotientsWithoutAPlaceAreErrors) {
+// The processor raises a signal when the quotient of two integers overflows.
+TEST(Guards, RejectsQuotientsThatOverflow) {
   constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
   constexpr int32_t kLeastInt = std::numeric_limits<int32_t>::min();
   using Body = std::function<Tensors(const Tensors&)>;
@@ -367,25 +371,24 @@ TEST(Guards, QuotientsWithoutAPlaceAreErrors) {
        {std::pair<int64_t, c10::ScalarType>{kLeast, at::kLong}, {kLeastInt, at::kInt}}) {
     for (const Body& body : bodies) {
       const Tensors good = {row(7, -6, dtype), row(2, -1, dtype)};
-      const auto plan = function("quotient", body, {.check_capture = false}).graph(good).plan();
+      const auto plan = plan_of(function("quotient", body, {.check_capture = false}).graph(good));
       EXPECT_TRUE(replay(*plan, good, {}, {}).ok());
       EXPECT_THAT(
           describe(replay(*plan, {row(6, least, dtype), row(2, -1, dtype)}, {}, {}).status()),
-          HasSubstr("least number of its dtype by -1"));
+          HasSubstr("smallest number of its dtype by -1"));
     }
   }
   const auto plan =
-      function("multiple", [](const Tensors& t) { return Tensors{at::lcm(t[0], t[1])}; },
-               {.check_capture = false})
-          .graph(Tensors{row(6, 4, at::kLong), row(5, 5, at::kLong)})
-          .plan();
+      plan_of(function("multiple", [](const Tensors& t) { return Tensors{at::lcm(t[0], t[1])}; },
+                       {.check_capture = false})
+                  .graph(Tensors{row(6, 4, at::kLong), row(5, 5, at::kLong)}));
   EXPECT_THAT(
       describe(replay(*plan, {row(6, kLeast, at::kLong), row(5, 5, at::kLong)}, {}, {}).status()),
-      HasSubstr("least number of its dtype"));
+      HasSubstr("smallest number of its dtype"));
 }
 
-// oneDNN leaves bytes of its workspace unwritten.
-TEST(Guards, AnLstmsWorkspaceIsSeenByItsBackwardPassOnly) {
+// oneDNN leaves bytes of its workspace unwritten, and a graph must not read uninitialized memory.
+TEST(Guards, OnlyTheBackwardPassReadsAnLstmWorkspace) {
   if (!at::globalContext().hasMKLDNN()) GTEST_SKIP() << "this LibTorch has no oneDNN";
   const auto capture = [](bool as_output) {
     const auto body = [as_output](const Tensors& t) {
@@ -399,40 +402,40 @@ TEST(Guards, AnLstmsWorkspaceIsSeenByItsBackwardPassOnly) {
   };
   for (bool as_output : {true, false}) {
     EXPECT_THAT([&] { capture(as_output); },
-                testing::ThrowsMessage<Error>(HasSubstr("record of an LSTM's forward pass")));
+                testing::ThrowsMessage<Error>(HasSubstr("workspace of an LSTM's forward pass")));
   }
 }
 
-TEST(Guards, NoUninitializedMemoryIsGivenOut) {
+TEST(Guards, EmptyTensorsAreZero) {
   const auto body = [](const Tensor& x) {
     const Tensor gaps = at::empty_strided({2}, {999});
     return Tensors{at::empty({1000}), at::empty_like(x), x.new_empty({1000}),
                    at::as_strided(gaps, {1000}, {1}), at::empty_permuted({10, 100}, {1, 0})};
   };
   const Tensor x = torch::ones({1000});
-  const auto plan = function("empty", body, {.check_capture = false}).graph(x).plan();
+  const auto plan = plan_of(function("empty", body, {.check_capture = false}).graph(x));
   for (int i = 0; i < 20; ++i) {
-    torch::full({1000}, 7.0f);  // leaves its bytes behind
+    torch::full({1000}, 7.0f);  // fills memory that the allocator hands out again
     for (const Tensor& given : value_or_throw(replay(*plan, {x}, {}, {}))) {
       EXPECT_EQ(given.abs().sum().item<float>(), 0);
     }
   }
 }
 
-// Its old block may be on its way to another task, and its new one has contents of others.
+// The old block may be in flight to another task, and the new one may hold data of other tensors.
 TEST(Guards, ATensorCannotGrow) {
   const auto body = [](const Tensor& x) {
     Tensor resized = x.clone();
     return resized.resize_({2, 2});
   };
   const auto plan =
-      function("resize", body, {.check_capture = false}).graph(torch::ones({4})).plan();
+      plan_of(function("resize", body, {.check_capture = false}).graph(torch::ones({4})));
   EXPECT_TRUE(replay(*plan, {torch::ones({5})}, {}, {}).ok());
   EXPECT_THAT(describe(replay(*plan, {torch::ones({3})}, {}, {}).status()),
               HasSubstr("cannot grow"));
 }
 
-// LibTorch checks these itself.
+// LibTorch checks these arguments itself.
 TEST(Guards, ViewsStayInTheirStorage) {
   for (const auto& [sizes, strides, offset] :
        {std::tuple<std::vector<int64_t>, std::vector<int64_t>, int64_t>{{100}, {1}, 0},
@@ -442,10 +445,10 @@ TEST(Guards, ViewsStayInTheirStorage) {
         {{1}, {1}, -1}}) {
     for (const char* op : {"aten::as_strided", "trireme::as_strided"}) {
       auto data = std::make_shared<GraphData>(
-          *function("view", [](const Tensor& x) { return at::as_strided(x, {2}, {1}, 0) + 1; },
-                    {.check_capture = false})
-               .graph(torch::rand({4}))
-               .plan()
+          *plan_of(function("view",
+                            [](const Tensor& x) { return at::as_strided(x, {2}, {1}, 0) + 1; },
+                            {.check_capture = false})
+                       .graph(torch::rand({4})))
                ->graph);
       proto::Node& node = *data->def.mutable_nodes(0);
       node.set_op(op);
@@ -479,11 +482,10 @@ TEST(Guards, ReshapedViewsStayInTheirStorage) {
   EXPECT_THROW(check({20}, {1, 1}), Error);
 }
 
-TEST(Guards, CompositeOperatorsAreRefused) {
-  auto data = std::make_shared<GraphData>(*function("sum", [](const Tensor& x) { return x.relu(); })
-                                               .graph(torch::rand({4}))
-                                               .plan()
-                                               ->graph);
+TEST(Guards, RejectsCompositeOperators) {
+  auto data = std::make_shared<GraphData>(
+      *plan_of(function("sum", [](const Tensor& x) { return x.relu(); }).graph(torch::rand({4})))
+           ->graph);
   data->def.mutable_nodes(0)->set_op("aten::numpy_T");
   EXPECT_THAT(describe(compile(data).status()), HasSubstr("made of other operators"));
 }

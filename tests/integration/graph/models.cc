@@ -57,7 +57,7 @@ struct Residual : nn::Module {
   nn::Sequential shortcut{nullptr};
 };
 
-// The shape of a ResNet-18: 11.2 million parameters at 64 channels.
+// A net of the shape of ResNet-18, with 11.2 million parameters at 64 channels.
 struct ConvNet : nn::Module {
   static constexpr int kStages = 4;
 
@@ -86,7 +86,7 @@ struct ConvNet : nn::Module {
     const auto scope = enter(on_stage, kStages - 1);
     return head(torch::adaptive_avg_pool2d(y, {1, 1}).flatten(1));
   }
-  // The stem is of the first stage; then each has two blocks.
+  // The stem belongs to the first stage. Each stage has two blocks.
   static int stage_of_block(int number) { return std::max(0, (number - 3) / 2); }
   static int stage_of(const std::string& module) {
     const std::string prefix = "blocks.";
@@ -157,7 +157,7 @@ struct Bags : nn::Module {
   nn::Linear head{nullptr};
 };
 
-// As in ranking: groups of features, each with a small network of its own, whose operators are too
+// A net as in ranking: groups of features have small networks of their own, whose operators are too
 // small to be worth several threads.
 struct Towers : nn::Module {
   Towers() {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-// The models that captured steps are shown with, in tests and in bench/graph_bench.cc.
+// The models of which these tests and bench/graph_bench.cc capture training steps.
 namespace trireme::models {
 
 using torch::Tensor;
@@ -16,22 +16,23 @@ struct Batch {
   Tensor x, y;
 };
 
-// Called at the beginning of a stage of a model's forward; what it returns lives as long as the
-// stage. It is where a test puts a device scope.
+// Called at the beginning of each stage of a model's forward pass. The returned object lives until
+// the end of the stage; tests return a device scope.
 using OnStage = std::function<std::shared_ptr<void>(int stage)>;
 
-// A module, its loss, and batches for it. The same name and dtype give the same weights each time.
+// A module, its loss, and its batches. The same name and dtype always give the same weights.
 struct Model {
   std::shared_ptr<torch::nn::Module> module;
   std::function<Tensor(const Tensor&, const Tensor&)> loss;
   std::function<Batch(int)> batch;
-  // The conv net has 4 stages, the transformer layer 3: to which a module's name belongs.
+  // The conv net has 4 stages and the transformer layer has 3. `stage_of` maps the name of a module
+  // to its stage.
   int stages = 1;
   std::function<int(const std::string&)> stage_of;
 };
 
-// "mlp", "mlp_512", "conv", "transformer", "towers", "lstm" or "embedding_bag"; with `small` the
-// conv net has fewer channels, for tests that run often.
+// Makes the model "mlp", "mlp_512", "conv", "transformer", "towers", "lstm" or "embedding_bag". If
+// `small` is true, the conv net has fewer channels, for tests that run often.
 Model make_model(const std::string& name, torch::Dtype dtype = torch::kFloat, bool small = false,
                  const OnStage& on_stage = {});
 

@@ -1,5 +1,6 @@
-// Steps of whole models, captured here and run in another process from a file, against the same
-// code run eagerly and against torch::optim.
+// A captured training step that another process loads from a file trains like the same code run
+// eagerly, and the optimizers train like those of torch::optim. TRIREME_FULL selects the full model
+// sizes.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -25,8 +26,9 @@ using Tensors = std::vector<Tensor>;
 
 constexpr int kSteps = 20;
 constexpr uint64_t kSeed = 42;
-// Attention has parameters whose gradients are zero but for rounding (a key's bias changes no
-// softmax). Adagrad divides by them; with a smaller eps any two orders of summation drift apart.
+// Attention has parameters whose gradients are zero except for rounding (a bias of the keys does
+// not change the softmax). Adagrad divides by them, so with a smaller eps the results of any two
+// orders of summation drift apart.
 constexpr double kAdagradEps = 1e-6;
 
 struct Case {
@@ -45,7 +47,7 @@ Optimizer make_optimizer(const Case& c, const std::vector<Variable>& variables) 
   return Adagrad(variables, {.lr = c.lr, .eps = kAdagradEps});
 }
 
-// A model that trains with one of our optimizers.
+// A model that trains with an optimizer of Trireme.
 struct Training {
   explicit Training(const Case& c, torch::Dtype dtype = torch::kFloat)
       : model(models::make_model(c.model, dtype, /*small=*/std::getenv("TRIREME_FULL") == nullptr)),
@@ -59,7 +61,7 @@ struct Training {
                       },
                       {.seed = kSeed})) {}
 
-  Tensors run_here() {
+  Tensors run_in_this_process() {
     Tensors losses;
     for (int i = 0; i < kSteps; ++i) {
       const auto [x, y] = model.batch(i);
@@ -82,12 +84,12 @@ struct Training {
   Function<Tensor(const Tensor&, const Tensor&)> step;
 };
 
-struct Elsewhere {
+struct RemoteResult {
   Tensors losses;
   std::map<std::string, Tensor> state;
 };
 
-Elsewhere run_in_another_process(Training& training) {
+RemoteResult run_in_another_process(Training& training) {
   const auto folder =
       std::filesystem::temp_directory_path() / absl::StrCat("models_test.", getpid());
   std::filesystem::create_directories(folder);
@@ -95,7 +97,7 @@ Elsewhere run_in_another_process(Training& training) {
   const Graph graph = training.step.graph(x, y);
   graph.save(folder / "graph");
   Tensors state;
-  const auto& def = graph.plan()->graph->def;
+  const auto& def = internal::Access<Graph>::plan(graph)->graph->def;
   const auto named = training.state();
   for (const auto& variable : def.variables()) state.push_back(named.at(variable.name()));
   for (int i = 0; i < kSteps; ++i) {
@@ -111,39 +113,39 @@ Elsewhere run_in_another_process(Training& training) {
   const Tensors result =
       value_or_throw(decode_tensors(value_or_throw(internal::read_file(folder / "result"))));
   std::filesystem::remove_all(folder);
-  Elsewhere elsewhere;
-  elsewhere.losses.assign(result.begin(), result.begin() + kSteps);
+  RemoteResult remote;
+  remote.losses.assign(result.begin(), result.begin() + kSteps);
   for (int i = 0; i < def.variables_size(); ++i) {
-    elsewhere.state[def.variables(i).name()] = result[kSteps + i];
+    remote.state[def.variables(i).name()] = result[kSteps + i];
   }
-  return elsewhere;
+  return remote;
 }
 
 class Models : public testing::TestWithParam<Case> {};
 
-TEST_P(Models, RunElsewhereEqualEager) {
+TEST_P(Models, TrainInAnotherProcessAsEagerly) {
   Tensors eager_losses;
   std::map<std::string, Tensor> eager_state;
   {
     run_eagerly(true);
     Training eager(GetParam());
-    eager_losses = eager.run_here();
+    eager_losses = eager.run_in_this_process();
     eager_state = eager.state();
     run_eagerly(false);
   }
   Training captured(GetParam());
-  const Elsewhere elsewhere = run_in_another_process(captured);
+  const RemoteResult remote = run_in_another_process(captured);
   double worst = 0;
   for (int i = 0; i < kSteps; ++i) {
-    worst = std::max(worst, relative_distance(elsewhere.losses[i], eager_losses[i]));
+    worst = std::max(worst, relative_distance(remote.losses[i], eager_losses[i]));
   }
-  for (const auto& [name, tensor] : elsewhere.state) {
+  for (const auto& [name, tensor] : remote.state) {
     const double off = relative_distance(tensor, eager_state.at(name));
     EXPECT_LE(off, 1e-6) << name;
     worst = std::max(worst, off);
   }
   EXPECT_LE(worst, 1e-6);
-  EXPECT_GE(elsewhere.state.size(), captured.optimizer.variables().size());
+  EXPECT_GE(remote.state.size(), captured.optimizer.variables().size());
   RecordProperty("worst", absl::StrCat(worst));
   std::printf("  %-14s %-9s %s (worst %.3g), loss %.4f -> %.4f\n", GetParam().model.c_str(),
               GetParam().optimizer.c_str(), worst == 0 ? "bitwise equal" : "nearly equal", worst,
@@ -162,13 +164,13 @@ std::unique_ptr<torch::optim::Optimizer> torch_optimizer(const Case& c, const Te
       parameters, torch::optim::AdagradOptions(c.lr).eps(kAdagradEps));
 }
 
-TEST_P(Models, InDoubleEqualTorchOptim) {
+TEST_P(Models, TrainInDoubleAsTorchOptim) {
   if (GetParam().model == "embedding_bag" && GetParam().optimizer == "adam") {
     GTEST_SKIP() << "torch::optim::Adam takes no sparse gradients";
   }
-  // oneDNN has no kernels for it, so this takes other paths through LibTorch as well.
+  // oneDNN has no kernels for doubles, so this also tests other code paths of LibTorch.
   Training ours(GetParam(), torch::kDouble);
-  ours.run_here();
+  ours.run_in_this_process();
   Model theirs =
       models::make_model(GetParam().model, torch::kDouble, std::getenv("TRIREME_FULL") == nullptr);
   const auto optimizer = torch_optimizer(GetParam(), theirs.module->parameters());

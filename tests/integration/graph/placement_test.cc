@@ -1,3 +1,5 @@
+// Operators and variables are placed on the devices that scopes name, and a graph that is cut into
+// parts for several tasks gives the same bits as the whole graph.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -10,8 +12,8 @@
 #include "trireme/capture/device_scope.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/exec/part_run.h"
-#include "trireme/exec/random.h"
 #include "trireme/exec/replay.h"
+#include "trireme/exec/step_generator.h"
 #include "trireme/function/function.h"
 #include "trireme/function/variable.h"
 #include "trireme/graph/graph.h"
@@ -29,6 +31,11 @@ using torch::Tensor;
 
 const TaskId kMaster = {"worker", 0};
 
+// Returns the tensor of a variable as it is, also where read() is an error because of its device.
+const Tensor& contents(const Variable& variable) {
+  return internal::Access<Variable>::record(variable)->tensor;
+}
+
 internal::PlacementOptions cluster(bool soft = true) {
   return {.master = kMaster,
           .tasks = {{{"worker", 0}, DeviceList{.cpus = 2}},
@@ -39,10 +46,10 @@ internal::PlacementOptions cluster(bool soft = true) {
 }
 
 absl::StatusOr<PlacedGraph> place(const Graph& graph, bool soft = true) {
-  return internal::place(*graph.plan(), cluster(soft));
+  return internal::place(*internal::Access<Graph>::plan(graph), cluster(soft));
 }
 
-// The device of the first operator of this name.
+// Returns the device of the first operator of this name.
 std::string device_of(const PlacedGraph& placed, const std::string& op) {
   for (const auto& node : placed.graph->def.nodes()) {
     if (node.op().starts_with("aten::" + op)) return node.device();
@@ -65,12 +72,13 @@ TEST(DeviceScope, NestedScopesMergeFieldByField) {
   EXPECT_EQ(device_of(placed, "sub"), "/job:worker/task:1/cpu:1");
 }
 
-TEST(DeviceScope, WhatNoScopePlacesIsOnTheMaster) {
+TEST(DeviceScope, OperatorsOutsideOfScopesRunOnTheMaster) {
   const auto f = function("f", [](const Tensor& x) { return x.add(1); });
   const PlacedGraph placed = value_or_throw(place(f.graph(torch::ones({2}))));
   EXPECT_EQ(device_of(placed, "add"), "/job:worker/task:0/cpu:0");
-  EXPECT_THAT(Graph(value_or_throw(internal::compile(placed.graph))).explain(),
-              HasSubstr("/job:worker/task:0/cpu:0: no scope names a device"));
+  EXPECT_THAT(
+      internal::Access<Graph>::make(value_or_throw(internal::compile(placed.graph))).explain(),
+      HasSubstr("/job:worker/task:0/cpu:0: no scope names a device"));
 }
 
 TEST(DeviceScope, SetterSpreadsVariablesAndPlacesTheRest) {
@@ -116,7 +124,7 @@ TEST(DeviceScope, OutsideOfFunctionsOnlyLocalDevicesCompute) {
             "operator 'aten::add.Scalar' in the scope of device '/job:ps/task:0' would run in this "
             "program: outside of a captured function only local devices can be named. Put it into "
             "a function and run that with tr::Session, or compute it before the scope");
-  // A variable may be made, and what it starts from.
+  // A variable and its initial value may be made in such a scope.
   const Variable v("v", torch::full({3}, 7));
   EXPECT_EQ(v.device(), "/job:ps/task:0");
   EXPECT_EQ(error_text([&] { v.read(); }),
@@ -133,7 +141,7 @@ TEST(DeviceScope, LocalDevicesMayBeNamedAnywhere) {
   EXPECT_EQ((torch::ones({}) + 1).item<float>(), 2);
 }
 
-TEST(Placer, SoftPlacementTakesTheNearestDeviceAndWarnsOnce) {
+TEST(Placer, SoftPlacementTakesTheNearestDeviceAndReportsItOnce) {
   const auto f = function("f", [](const Tensor& x) {
     DeviceScope gpu("/job:worker/task:1/gpu:3");
     return (x + 1) * 2;
@@ -154,7 +162,7 @@ TEST(Placer, NeverChangesJobOrTask) {
     return x + 1;
   });
   EXPECT_THAT(describe(place(f.graph(torch::ones({2}))).status()),
-              testing::AllOf(HasSubstr("which is no task of this cluster"),
+              testing::AllOf(HasSubstr("which is not a task of this cluster"),
                              HasSubstr("/job:ps/task:0, /job:ps/task:1, /job:worker/task:0")));
 }
 
@@ -202,7 +210,8 @@ TEST(Placer, ColocationFollowsATensorOrAVariable) {
   EXPECT_EQ(device_of(placed, "sub"), "/job:ps/task:1/cpu:0");
 }
 
-// Runs parts in this process, each until it waits, in turns: what a cluster does, without one.
+// Runs the parts of a graph in this process, in turns, each until it has to wait for another. This
+// does what a cluster does, without one.
 class LocalParts {
  public:
   LocalParts(const PlacedGraph& placed, std::vector<Tensor> variables)
@@ -238,7 +247,7 @@ class LocalParts {
       }
     }
     EXPECT_THAT(done, testing::Each(true)) << "the parts wait for each other";
-    EXPECT_TRUE(under_way.empty()) << "something was sent that nobody takes";
+    EXPECT_TRUE(under_way.empty()) << "a value was sent, but never received";
     std::vector<Tensor> outputs(placed_.graph->def.outputs_size());
     for (size_t i = 0; i < parts_.size(); ++i) {
       const std::vector<Tensor> own = runs[i]->outputs();
@@ -278,7 +287,8 @@ class LocalParts {
   int crossings_ = 0;
 };
 
-// Cut and run in parts it must give, bit for bit, what the whole graph gives.
+// Checks that the parts give the same bits as the whole graph, with this number of parts and of
+// values that cross between tasks in each step.
 void expect_same_in_parts(const Graph& graph, const std::vector<Tensor>& inputs,
                           const std::vector<Tensor>& variables, size_t parts, int crossings) {
   std::vector<Tensor> whole, apart;
@@ -290,8 +300,9 @@ void expect_same_in_parts(const Graph& graph, const std::vector<Tensor>& inputs,
   LocalParts local(placed, apart);
   EXPECT_EQ(local.parts().size(), parts);
   for (uint64_t step = 0; step < 3; ++step) {
-    const std::vector<Tensor> expected = value_or_throw(
-        internal::replay(*graph.plan(), inputs, whole, internal::make_step_generator(0, step)));
+    const std::vector<Tensor> expected =
+        value_or_throw(internal::replay(*internal::Access<Graph>::plan(graph), inputs, whole,
+                                        internal::make_step_generator(0, step)));
     const std::vector<Tensor> outputs = local.run(inputs, step);
     ASSERT_EQ(outputs.size(), expected.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -317,7 +328,7 @@ TEST(Cutter, AValueCrossesOnceToEachTaskThatUsesIt) {
   expect_same_in_parts(f.graph(x), {x}, {}, 3, 3);  // a to two tasks, b to one
 }
 
-TEST(Cutter, MemoryThatIsWrittenCrossesAsItStandsAtThatPoint) {
+TEST(Cutter, AValueCrossesBeforeAndAfterAWriteToItsMemory) {
   const auto f = function("f", [](const Tensor& x) {
     Tensor a = x.clone();
     Tensor before, after;
@@ -326,7 +337,7 @@ TEST(Cutter, MemoryThatIsWrittenCrossesAsItStandsAtThatPoint) {
       before = a * 2;
     }
     {
-      DeviceScope elsewhere("/job:ps/task:0");  // a write goes where the memory is
+      DeviceScope elsewhere("/job:ps/task:0");  // ignored: a write runs where the memory is
       a.add_(5);
     }
     {
@@ -339,7 +350,7 @@ TEST(Cutter, MemoryThatIsWrittenCrossesAsItStandsAtThatPoint) {
   expect_same_in_parts(f.graph(x), {x}, {}, 2, 2);
 }
 
-TEST(Cutter, VariablesAreReadAndWrittenWhereTheyAre) {
+TEST(Cutter, VariablesAreReadAndWrittenOnTheirTasks) {
   DeviceScope setter(replica_device_setter({.ps_tasks = 2}));
   const Variable v("v", torch::rand({3, 2})), w("w", torch::rand({3, 2}));
   const auto f = function("f", [v, w](const Tensor& x) {
@@ -350,8 +361,9 @@ TEST(Cutter, VariablesAreReadAndWrittenWhereTheyAre) {
     return std::vector<Tensor>{y, read_after, v.read()};
   });
   const Tensor x = torch::rand({2, 2});
-  // v (for its transposed view too), w's sum or w, the update, v again, the assignment.
-  expect_same_in_parts(f.graph(x), {x}, {v.record()->tensor, w.record()->tensor}, 3, 5);
+  // Five values cross: v (also for its transposed view), w or its sum, the update, v again, and the
+  // assignment.
+  expect_same_in_parts(f.graph(x), {x}, {contents(v), contents(w)}, 3, 5);
 }
 
 TEST(Cutter, TransposedAndStridedValuesKeepTheirStrides) {
@@ -378,7 +390,7 @@ TEST(Cutter, RandomNumbersDoNotDependOnThePlacement) {
     return b + torch::rand({8});
   });
   const Tensor x = torch::ones({8});
-  expect_same_in_parts(f.graph(x), {x}, {}, 2, 4);  // a, the generator there and back, b
+  expect_same_in_parts(f.graph(x), {x}, {}, 2, 4);  // a, the generator in both directions, b
 }
 
 TEST(Cutter, ListOperatorsAreSplitByTask) {
@@ -389,7 +401,7 @@ TEST(Cutter, ListOperatorsAreSplitByTask) {
     at::_foreach_add_({v.read(), w.read()}, {x, x * 2});
   });
   const Tensor x = torch::rand({3});
-  expect_same_in_parts(f.graph(x), {x}, {v.record()->tensor, w.record()->tensor}, 3, 1);
+  expect_same_in_parts(f.graph(x), {x}, {contents(v), contents(w)}, 3, 1);
 }
 
 TEST(Cutter, SparseGradientsCross) {
@@ -404,17 +416,17 @@ TEST(Cutter, SparseGradientsCross) {
   const Tensor ids = torch::tensor({1, 3, 3});
   const Graph graph = f.graph(ids);
   const PlacedGraph placed = value_or_throw(place(graph));
-  const Tensor start = table.record()->tensor.detach();
+  const Tensor start = contents(table).detach();
   const Tensor whole = start.clone(), apart = start.clone();
   LocalParts local(placed, {apart});
   local.run({ids});
-  value_or_throw(
-      internal::replay(*graph.plan(), {ids}, {whole}, internal::make_step_generator(0, 0)));
+  value_or_throw(internal::replay(*internal::Access<Graph>::plan(graph), {ids}, {whole},
+                                  internal::make_step_generator(0, 0)));
   EXPECT_TRUE(apart.equal(whole));
   EXPECT_FALSE(apart.equal(start));
 }
 
-TEST(Cutter, WritesToVariablesOnTwoTasksByOneOperatorAreRefused) {
+TEST(Cutter, RejectsAnOperatorThatWritesToVariablesOnTwoTasks) {
   DeviceScope setter(replica_device_setter({.ps_tasks = 2}));
   const Variable mean("mean", torch::zeros({2}), {.trainable = false}),
       variance("variance", torch::ones({2}), {.trainable = false});

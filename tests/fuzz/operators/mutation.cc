@@ -1,4 +1,4 @@
-#include "tests/fuzz/operators/spoil.h"
+#include "tests/fuzz/operators/mutation.h"
 
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <utility>
 
+// A mutation is identified by its name in one of the tables below. mutations_of() lists the names
+// that make sense for the type of an argument, and apply() looks the name up again.
 namespace trireme::fuzz {
 namespace {
 
@@ -21,13 +23,13 @@ constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// In a block of its own, which ends where the tensor ends.
+// Returns a copy in a block of its own, which ends where the tensor ends.
 Tensor moved(const Tensor& tensor) {
   return tensor.clone(at::MemoryFormat::Contiguous);
 }
 
 Tensor with_sizes(const Tensor& tensor, const Numbers& sizes) {
-  // Contents are repeated, so that indices stay indices.
+  // The contents are repeated, so that indices stay valid.
   int64_t numel = 1;
   for (int64_t size : sizes) numel *= size;
   if (tensor.numel() == 0 || numel == 0) return at::full(sizes, 0, tensor.options());
@@ -45,12 +47,12 @@ Tensor resized(const Tensor& tensor, int64_t dim, int64_t size) {
   return with_sizes(tensor, sizes);
 }
 
-struct TensorSpoil {
+struct TensorMutation {
   const char* kind;
   Tensor (*change)(const Tensor&);
 };
 
-// Each element of memory is seen more than once.
+// Returns a tensor that shows each element of memory more than once.
 Tensor expanded_in(const Tensor& t, int64_t dim) {
   return moved(t.narrow(dim, 0, 1)).expand(t.sizes());
 }
@@ -64,14 +66,14 @@ Tensor reversed_order(const Tensor& t) {
 Tensor with_gaps(const Tensor& t) {
   Numbers sizes = t.sizes().vec();
   sizes.back() = 2 * sizes.back();
-  // Numbers that are no index, behind the back of whoever checks the elements only.
+  // The gaps hold invalid indices, which a check of the elements alone does not see.
   const Tensor wide = at::full(sizes, t.scalar_type() == at::kBool ? 1 : 117, t.options());
   Tensor view = wide.slice(-1, 1, std::nullopt, 2);
   view.copy_(t);
   return view;
 }
 
-// The stride of a dimension with one element means nothing, and some kernels use it.
+// The stride of a dimension of size 1 has no meaning, but some kernels use it.
 Tensor with_strides_of_ones(const Tensor& t, int64_t stride) {
   Numbers strides = t.sizes().empty() ? Numbers() : moved(t).strides().vec();
   for (int64_t i = 0; i < t.dim(); ++i) {
@@ -80,12 +82,12 @@ Tensor with_strides_of_ones(const Tensor& t, int64_t stride) {
   return at::as_strided(moved(t), t.sizes(), strides);
 }
 
-const TensorSpoil kOnes[] = {
+const TensorMutation kOnes[] = {
     {"ones_0", [](const Tensor& t) { return with_strides_of_ones(t, 0); }},
     {"ones_far", [](const Tensor& t) { return with_strides_of_ones(t, int64_t{1} << 40); }},
 };
 
-const TensorSpoil kStrides[] = {
+const TensorMutation kStrides[] = {
     {"expanded",
      [](const Tensor& t) {
        return moved(t.flatten().narrow(0, 0, 1)).squeeze(0).expand(t.sizes());
@@ -101,7 +103,7 @@ const TensorSpoil kStrides[] = {
      }},
 };
 
-const TensorSpoil kSizes[] = {
+const TensorMutation kSizes[] = {
     {"empty", [](const Tensor& t) { return with_sizes(t, {0}); }},
     {"scalar", [](const Tensor& t) { return with_sizes(t, {}); }},
     {"one", [](const Tensor& t) { return with_sizes(t, {1}); }},
@@ -130,7 +132,7 @@ const TensorSpoil kSizes[] = {
      }},
 };
 
-const std::pair<const char*, c10::ScalarType> kSpoiledDtypes[] = {
+const std::pair<const char*, c10::ScalarType> kMutatedDtypes[] = {
     {"as_f32", at::kFloat},     {"as_f64", at::kDouble},       {"as_f16", at::kHalf},
     {"as_bf16", at::kBFloat16}, {"as_i64", at::kLong},         {"as_i32", at::kInt},
     {"as_i16", at::kShort},     {"as_i8", at::kChar},          {"as_u8", at::kByte},
@@ -160,7 +162,7 @@ Tensor filled(const Tensor& tensor, const Fill& fill) {
   }
   const int bits = 8 * static_cast<int>(tensor.element_size());
   int64_t whole = fill.whole;
-  // The extremes of the tensor's own dtype.
+  // Use the extremes of the tensor's own dtype.
   if (bits < 64 && whole == kMin) whole = -(int64_t{1} << (bits - 1));
   if (bits < 64 && whole == kMax) whole = (int64_t{1} << (bits - 1)) - 1;
   if (bits < 64) whole &= (int64_t{1} << bits) - 1;
@@ -170,17 +172,17 @@ Tensor filled(const Tensor& tensor, const Fill& fill) {
   return made.to(tensor.scalar_type());
 }
 
-Tensor spoil_tensor(const Tensor& tensor, const std::string& kind) {
-  for (const TensorSpoil& spoil : kStrides) {
-    if (kind == spoil.kind) return spoil.change(tensor);
+Tensor mutate_tensor(const Tensor& tensor, const std::string& kind) {
+  for (const TensorMutation& mutation : kStrides) {
+    if (kind == mutation.kind) return mutation.change(tensor);
   }
-  for (const TensorSpoil& spoil : kOnes) {
-    if (kind == spoil.kind) return spoil.change(tensor);
+  for (const TensorMutation& mutation : kOnes) {
+    if (kind == mutation.kind) return mutation.change(tensor);
   }
-  for (const TensorSpoil& spoil : kSizes) {
-    if (kind == spoil.kind) return spoil.change(tensor);
+  for (const TensorMutation& mutation : kSizes) {
+    if (kind == mutation.kind) return mutation.change(tensor);
   }
-  for (const auto& [name, dtype] : kSpoiledDtypes) {
+  for (const auto& [name, dtype] : kMutatedDtypes) {
     if (kind == name) return tensor.to(dtype);
   }
   for (const Fill& fill : kFills) {
@@ -188,20 +190,21 @@ Tensor spoil_tensor(const Tensor& tensor, const std::string& kind) {
   }
   if (kind == "sparse") return tensor.to_sparse();
   if (kind == "undefined") return {};
-  throw std::runtime_error("no change of a tensor is named " + kind);
+  throw std::runtime_error("unknown mutation of a tensor: " + kind);
 }
 
-void spoils_of_tensor(const Tensor& tensor, size_t argument, int item, std::vector<Spoil>& spoils) {
-  const auto add = [&](const char* kind) { spoils.push_back({argument, item, kind}); };
+void mutations_of_tensor(const Tensor& tensor, size_t argument, int item,
+                         std::vector<Mutation>& mutations) {
+  const auto add = [&](const char* kind) { mutations.push_back({argument, item, kind}); };
   if (!tensor.defined() || tensor.layout() != at::kStrided) return add("undefined");
   if (tensor.dim() > 0 && tensor.numel() > 1) {
-    for (const TensorSpoil& spoil : kStrides) add(spoil.kind);
+    for (const TensorMutation& mutation : kStrides) add(mutation.kind);
   }
   if (std::ranges::count(tensor.sizes(), 1) > 0) {
-    for (const TensorSpoil& spoil : kOnes) add(spoil.kind);
+    for (const TensorMutation& mutation : kOnes) add(mutation.kind);
   }
-  for (const TensorSpoil& spoil : kSizes) add(spoil.kind);
-  for (const auto& [name, dtype] : kSpoiledDtypes) {
+  for (const TensorMutation& mutation : kSizes) add(mutation.kind);
+  for (const auto& [name, dtype] : kMutatedDtypes) {
     if (dtype != tensor.scalar_type()) add(name);
   }
   for (const Fill& fill : kFills) add(fill.kind);
@@ -250,13 +253,13 @@ const double* find_number(const std::string& kind) {
   return find(std::begin(kNumbers), std::end(kNumbers), kind);
 }
 
-c10::IValue spoil_number(const c10::IValue& value, const std::string& kind) {
+c10::IValue mutate_number(const c10::IValue& value, const std::string& kind) {
   if (kind == "flip") return !value.toBool();
   if (kind == "bool") return true;
   if (kind == "complex") return c10::complex<double>(1, 2);
   if (const int64_t* integer = find_integer(kind)) return *integer;
   if (const double* number = find_number(kind)) return *number;
-  throw std::runtime_error("no change of a number is named " + kind);
+  throw std::runtime_error("unknown mutation of a number: " + kind);
 }
 
 bool is_tensor_list(const c10::IValue& value) {
@@ -265,8 +268,8 @@ bool is_tensor_list(const c10::IValue& value) {
   return kind == c10::TypeKind::TensorType || kind == c10::TypeKind::OptionalType;
 }
 
-// Changes of a list as such, "list_…", or of its last or first item, "first_int_0".
-c10::IValue spoil_list(const c10::IValue& value, const std::string& kind) {
+// Mutates a list as a whole ("list_…") or its first or last item ("first_int_0").
+c10::IValue mutate_list(const c10::IValue& value, const std::string& kind) {
   c10::impl::GenericList list = value.toList().copy();
   if (kind == "list_empty") {
     list.clear();
@@ -284,13 +287,14 @@ c10::IValue spoil_list(const c10::IValue& value, const std::string& kind) {
     const bool first = kind.starts_with("first_");
     const std::string inner = kind.substr(kind.find('_') + 1);
     const size_t index = first ? 0 : list.size() - 1;
-    list.set(index, spoil_number(list.get(index), inner));
+    list.set(index, mutate_number(list.get(index), inner));
   }
   return list;
 }
 
-void spoils_of_list(const c10::IValue& value, size_t argument, std::vector<Spoil>& spoils) {
-  const auto add = [&](std::string kind) { spoils.push_back({argument, -1, std::move(kind)}); };
+void mutations_of_list(const c10::IValue& value, size_t argument,
+                       std::vector<Mutation>& mutations) {
+  const auto add = [&](std::string kind) { mutations.push_back({argument, -1, std::move(kind)}); };
   if (value.toList().empty()) return;
   for (const char* kind : {"list_empty", "list_less", "list_more", "list_reversed"}) add(kind);
   const auto kind = value.toList().elementType()->kind();
@@ -307,32 +311,32 @@ void spoils_of_list(const c10::IValue& value, size_t argument, std::vector<Spoil
 
 }  // namespace
 
-std::string Spoil::text() const {
+std::string Mutation::text() const {
   std::string where = std::to_string(argument);
   if (item >= 0) where += "." + std::to_string(item);
   return where + ":" + kind;
 }
 
-std::vector<Spoil> spoils_of(const c10::OperatorHandle& op, const Arguments& arguments) {
-  std::vector<Spoil> spoils;
+std::vector<Mutation> mutations_of(const c10::OperatorHandle& op, const Arguments& arguments) {
+  std::vector<Mutation> mutations;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::IValue& value = arguments[i];
     const auto type = op.schema().arguments()[i].type();
-    const auto add = [&](const char* kind) { spoils.push_back({i, -1, kind}); };
+    const auto add = [&](const char* kind) { mutations.push_back({i, -1, kind}); };
     if (type->kind() == c10::TypeKind::OptionalType && !value.isNone()) add("none");
     if (value.isTensor()) {
-      spoils_of_tensor(value.toTensor(), i, -1, spoils);
+      mutations_of_tensor(value.toTensor(), i, -1, mutations);
     } else if (is_tensor_list(value)) {
       const auto items = value.toListRef();
       for (size_t k = 0; k < items.size() && k < 2; ++k) {
         if (items[k].isTensor()) {
-          spoils_of_tensor(items[k].toTensor(), i, static_cast<int>(k), spoils);
+          mutations_of_tensor(items[k].toTensor(), i, static_cast<int>(k), mutations);
         }
       }
       if (items.empty()) continue;
       for (const char* kind : {"list_empty", "list_less", "list_more", "list_reversed"}) add(kind);
     } else if (value.isList()) {
-      spoils_of_list(value, i, spoils);
+      mutations_of_list(value, i, mutations);
     } else if (value.isBool()) {
       add("flip");
     } else if (value.isInt()) {
@@ -352,27 +356,28 @@ std::vector<Spoil> spoils_of(const c10::OperatorHandle& op, const Arguments& arg
       add("complex");
     }
   }
-  return spoils;
+  return mutations;
 }
 
-void apply(const Spoil& spoil, Arguments& arguments) {
-  c10::IValue& value = arguments.at(spoil.argument);
-  if (spoil.kind == "none") {
+void apply(const Mutation& mutation, Arguments& arguments) {
+  c10::IValue& value = arguments.at(mutation.argument);
+  if (mutation.kind == "none") {
     value = c10::IValue();
-  } else if (spoil.item >= 0) {
+  } else if (mutation.item >= 0) {
     c10::impl::GenericList list = value.toList().copy();
-    if (spoil.item >= static_cast<int>(list.size())) return;
-    list.set(spoil.item, spoil_tensor(c10::IValue(list.get(spoil.item)).toTensor(), spoil.kind));
+    if (mutation.item >= static_cast<int>(list.size())) return;
+    list.set(mutation.item,
+             mutate_tensor(c10::IValue(list.get(mutation.item)).toTensor(), mutation.kind));
     value = list;
   } else if (value.isTensor()) {
-    value = spoil_tensor(value.toTensor(), spoil.kind);
+    value = mutate_tensor(value.toTensor(), mutation.kind);
   } else if (value.isList()) {
-    if (!value.toList().empty()) value = spoil_list(value, spoil.kind);
+    if (!value.toList().empty()) value = mutate_list(value, mutation.kind);
   } else if (value.isString()) {
-    const auto* text = find(std::begin(kTexts), std::end(kTexts), spoil.kind);
+    const auto* text = find(std::begin(kTexts), std::end(kTexts), mutation.kind);
     if (text != nullptr) value = std::string(*text);
   } else if (value.isScalar()) {
-    value = spoil_number(value, spoil.kind);
+    value = mutate_number(value, mutation.kind);
   }
 }
 

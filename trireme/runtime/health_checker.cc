@@ -1,4 +1,4 @@
-#include "trireme/runtime/life_signs.h"
+#include "trireme/runtime/health_checker.h"
 
 #include "trireme/rpc/async_hello.h"
 
@@ -8,8 +8,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Twice in the three seconds that a task has: one call may be lost, and an answer may be late.
-RetryPolicy question_retry() {
+// Makes two attempts within the three seconds after which callers consider a task lost, because one
+// call may be dropped and an answer may be late.
+RetryPolicy health_check_retry() {
   return {.attempt_time = milliseconds(1400),
           .first_delay = milliseconds(20),
           .longest_delay = milliseconds(200),
@@ -18,28 +19,29 @@ RetryPolicy question_retry() {
 
 }  // namespace
 
-void LifeSigns::ask(std::shared_ptr<Channel> channel, uint64_t incarnation, Time limit,
-                    OnAnswer done) {
+void HealthChecker::check(std::shared_ptr<Channel> channel, uint64_t incarnation, Time limit,
+                          OnAnswer done) {
   const Key key{channel.get(), incarnation};
   {
     MutexLock lock(mutex_);
-    const auto [found, added] = questions_.try_emplace(key);
+    const auto [found, added] = callbacks_by_check_.try_emplace(key);
     found->second.push_back(std::move(done));
     if (!added) return;
   }
-  say_hello(*channel, {.deadline = limit, .incarnation = incarnation, .retry = question_retry()},
+  say_hello(*channel,
+            {.deadline = limit, .incarnation = incarnation, .retry = health_check_retry()},
             [self = shared_from_this(), channel, key](const absl::StatusOr<Hello>& hello) {
               self->on_answer(key, hello.status());
             });
 }
 
-void LifeSigns::on_answer(const Key& key, const absl::Status& status) {
+void HealthChecker::on_answer(const Key& key, const absl::Status& status) {
   std::vector<OnAnswer> waiting;
   {
     MutexLock lock(mutex_);
-    const auto found = questions_.find(key);
+    const auto found = callbacks_by_check_.find(key);
     waiting = std::move(found->second);
-    questions_.erase(found);
+    callbacks_by_check_.erase(found);
   }
   for (OnAnswer& done : waiting) done(status);
 }

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+
+#include "trireme/cluster/device_spec.h"
+
+// The device scopes (device_scope.h) as the library sees them.
+namespace trireme {
+
+struct Placeable;
+
+namespace internal {
+
+class HookScope;
+
+// The device that the scopes of a thread ask for.
+struct DeviceRequest {
+  DeviceSpec device;
+  at::Tensor colocate_with;  // if defined, its device is used and `device` is ignored
+  std::string scopes;        // names of the scopes, the outermost first; empty if there are none
+};
+// Returns the device that the scopes of the calling thread ask for.
+DeviceRequest requested_device(const Placeable& what);
+
+// Returns true if `device` names a job or a task, so that the program itself cannot run there.
+inline bool is_remote(const DeviceSpec& device) {
+  return device.job.has_value() || device.task.has_value();
+}
+
+// Lets operators of the calling thread run in the program while it lives, whatever DeviceScope is
+// around them. For tensors that Trireme itself computes: device scopes are meant for the operators
+// of the user.
+class SuspendDeviceCheck {
+ public:
+  SuspendDeviceCheck();
+  ~SuspendDeviceCheck();
+
+  SuspendDeviceCheck(const SuspendDeviceCheck&) = delete;
+  SuspendDeviceCheck& operator=(const SuspendDeviceCheck&) = delete;
+
+ private:
+  std::unique_ptr<HookScope> suspended_hook_;
+};
+
+}  // namespace internal
+}  // namespace trireme

@@ -1,0 +1,32 @@
+#include "trireme/coordinator/pending_result.h"
+
+#include <utility>
+
+#include "trireme/base/error.h"
+#include "trireme/base/status.h"
+#include "trireme/coordinator/closure.h"
+#include "trireme/coordinator/closure_queue.h"
+
+namespace trireme::internal {
+
+PendingResult::PendingResult(std::shared_ptr<ClosureQueue> queue, std::shared_ptr<Closure> closure)
+    : queue_(std::move(queue)), closure_(std::move(closure)) {}
+
+bool PendingResult::ready() const {
+  return closure_ != nullptr && queue_->is_decided(*closure_);
+}
+
+std::vector<at::Tensor> PendingResult::tensors() const {
+  if (closure_ == nullptr) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                "the remote value is empty: no closure was scheduled for it; assign the result of "
+                "schedule() to it");
+  }
+  return value_or_throw(queue_->fetch(*closure_));
+}
+
+std::shared_ptr<const void> PendingResult::shape() const {
+  return closure_->shape;
+}
+
+}  // namespace trireme::internal
