@@ -43,6 +43,10 @@ absl::Status check_header(const proto::GraphDef& def, size_t constants) {
       return invalid_argument(absl::StrCat("two variables are named '", variable.name(), "'"));
     }
     TRIREME_RETURN_IF_ERROR(check_type(variable.type()));
+    if (variable.device_reason() > static_cast<uint32_t>(def.scopes_size())) {
+      return invalid_argument(
+          absl::StrCat("variable '", variable.name(), "' names a scope that does not exist"));
+    }
   }
   return absl::OkStatus();
 }

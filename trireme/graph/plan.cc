@@ -155,8 +155,8 @@ class Compiler {
                                            " arguments; its schema lists ",
                                            schema.arguments().size()));
     }
-    if (node.scope() > static_cast<uint32_t>(def_.scopes_size()) ||
-        node.module() > static_cast<uint32_t>(def_.scopes_size()) ||
+    const auto scopes = static_cast<uint32_t>(def_.scopes_size());
+    if (node.scope() > scopes || node.module() > scopes || node.device_reason() > scopes ||
         node.differentiates() > static_cast<uint32_t>(def_.nodes_size())) {
       return invalid_argument("it names a scope, a module or a node that does not exist");
     }

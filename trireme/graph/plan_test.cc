@@ -73,6 +73,16 @@ TEST(Plan, RejectsCyclesAndNumbersOutOfRange) {
               HasSubstr("does not exist or already has a value"));
   EXPECT_THAT(refusal([](auto& def) { def.mutable_values(1)->mutable_type()->set_dtype(500); }),
               HasSubstr("dtype 500"));
+  for (const auto set :
+       {&proto::Node::set_scope, &proto::Node::set_module, &proto::Node::set_device_reason}) {
+    EXPECT_THAT(refusal([&](auto& def) { (def.mutable_nodes(0)->*set)(1000); }),
+                HasSubstr("names a scope, a module or a node that does not exist"));
+  }
+  EXPECT_THAT(refusal([](auto& def) {
+                def.add_variables()->set_name("v");
+                def.mutable_variables(0)->set_device_reason(1000);
+              }),
+              HasSubstr("variable 'v' names a scope that does not exist"));
   EXPECT_THAT(refusal([](auto& def) { def.set_format(2); }), HasSubstr("format 2"));
   EXPECT_THAT(refusal([](auto& def) { def.set_inputs(4000000000u); }), HasSubstr("inputs"));
 }
