@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Proves that tools/build_docs fails on a public name without a comment and on links that lead nowhere."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULE = "trireme_module(base\n  SOURCES a.cc\n  HEADERS a.h\n  DEPS nothing)\n"
+
+
+def build(part, folder):
+    """Runs the tool on the tree in this folder; returns its exit code and all that it printed."""
+    run = subprocess.run([ROOT / "tools/build_docs", part], env={**os.environ, "TRIREME_DOCS_ROOT": str(folder)},
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return run.returncode, run.stdout
+
+
+class ApiTest(unittest.TestCase):
+    def build(self, header, module=MODULE):
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(ROOT / "tools", Path(folder) / "tools")
+            base = Path(folder) / "trireme/base"
+            base.mkdir(parents=True)
+            (base / "CMakeLists.txt").write_text(module)
+            (base / "a.h").write_text(f"#pragma once\nnamespace trireme {{\n{header}\n}}\n")
+            return build("api", folder)
+
+    def assert_fails(self, header, name):
+        code, output = self.build(header)
+        self.assertNotEqual(code, 0, output)
+        self.assertIn(name, output)
+
+    def assert_passes(self, header):
+        code, output = self.build(header)
+        self.assertEqual(code, 0, output)
+
+    def test_comments_before_and_behind_count(self):
+        self.assert_passes("// A gate.\nclass Gate {\n public:\n  // Closes it.\n  void close();\n};")
+        self.assert_passes("// Options.\nstruct Options {\n  int size = 1;  // Number of things,\n"
+                           "                 // all of them.\n};")
+        self.assert_passes("// Kinds.\nenum class Kind {\n  kOne,  // The first.\n  kTwo   // The second.\n};")
+
+    def test_names_without_a_comment_fail(self):
+        self.assert_fails("// A gate.\nclass Gate {\n public:\n  void close();\n};", "close")
+        self.assert_fails("// Options.\nstruct Options {\n  int size = 1;\n};", "size")
+        self.assert_fails("class Gate {\n public:\n  // Closes it.\n  void close();\n};", "Gate")
+
+    def test_internals_need_none(self):
+        self.assert_passes("// A gate.\nclass Gate {\n private:\n  void close();\n};\n"
+                           "namespace internal {\nstruct Detail {\n  int size;\n};\n}")
+
+    def test_no_header_is_an_error(self):
+        code, output = self.build("", module="trireme_module(base\n  SOURCES a.cc)\n")
+        self.assertNotEqual(code, 0)
+        self.assertIn("no CMakeLists.txt lists a public header", output)
+
+
+class SiteTest(unittest.TestCase):
+    def build_with(self, text):
+        with tempfile.TemporaryDirectory() as folder:
+            for part in ["docs", "tools", "examples"]:
+                shutil.copytree(ROOT / part, Path(folder) / part)
+            for part in ROOT.iterdir():
+                if not (Path(folder) / part.name).exists() and part.name != "build":
+                    os.symlink(part, Path(folder) / part.name)
+            with open(Path(folder) / "docs/concepts.md", "a") as page:
+                page.write(text)
+            return build("site", folder)
+
+    def test_links_that_lead_nowhere_fail(self):
+        code, output = self.build_with("\n[a](nowhere.md) [b](errors.md#no-such-heading) [c](../trireme/no_such_file.h)\n")
+        self.assertNotEqual(code, 0)
+        for part in ["nowhere.md", "no-such-heading", "no_such_file.h"]:
+            self.assertIn(part, output)
+
+
+if __name__ == "__main__":
+    unittest.main()
