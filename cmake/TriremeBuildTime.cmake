@@ -8,9 +8,11 @@ function(trireme_together TARGET)
   set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ${TRIREME_UNITY} UNITY_BUILD_BATCH_SIZE 8)
 endfunction()
 
-# For tests and examples: unlike the modules, their own code need not be fast. It compiles in three quarters of the time.
+# For tests and examples: unlike the modules, their own code need not be fast. In a release build it compiles in three quarters
+# of the time with -O1, in a sanitizer build in less than half of the time with -O0.
 function(trireme_compile_quickly TARGET)
   target_compile_options(${TARGET} PRIVATE $<$<CONFIG:Release>:-O1>)
+  set_target_properties(${TARGET} PROPERTIES TRIREME_QUICK TRUE)
 endfunction()
 
 option(TRIREME_PRECOMPILED "Parse the headers of LibTorch and protobuf once" OFF)

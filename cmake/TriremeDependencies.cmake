@@ -64,6 +64,8 @@ target_compile_options(trireme_flags INTERFACE -Wall -Wextra -Werror=return-type
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(trireme_flags INTERFACE -Werror=thread-safety -Wthread-safety)
 endif()
+# Instrumented code takes long to optimise, and a test's own code need not be fast (trireme_compile_quickly).
+set(sanitized "$<IF:$<BOOL:$<TARGET_PROPERTY:TRIREME_QUICK>>,-O0,-O1>")
 if(TRIREME_SANITIZER STREQUAL "address")
   # Uses clang, so that one build has the sanitizers, the lock analysis and the coverage that libFuzzer needs.
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
@@ -71,12 +73,12 @@ if(TRIREME_SANITIZER STREQUAL "address")
   endif()
   # Excludes vptr and function, which need type information that LibTorch hides.
   target_compile_options(trireme_flags INTERFACE -fsanitize=address,undefined,fuzzer-no-link
-                         -fno-sanitize=vptr,function -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1)
+                         -fno-sanitize=vptr,function -fno-sanitize-recover=all -fno-omit-frame-pointer ${sanitized} -g1)
   target_link_options(trireme_flags INTERFACE -fsanitize=address,undefined -fno-sanitize=vptr,function)
 elseif(TRIREME_SANITIZER STREQUAL "thread")
   # Hides symbols, so that gRPC's library does not use our instrumented copies of abseil's inline
   # functions: ThreadSanitizer would report their accesses without seeing the locks around them.
-  target_compile_options(trireme_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer -O1 -g1
+  target_compile_options(trireme_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer ${sanitized} -g1
                          -fvisibility=hidden -fvisibility-inlines-hidden)
   target_link_options(trireme_flags INTERFACE -fsanitize=thread)
 elseif(TRIREME_SANITIZER)

@@ -6,6 +6,9 @@
 //   train_in_real_world_cluster --cluster cluster.json --task_type chief
 //
 // If the tasks are on several machines, each of them also needs --certs FOLDER.
+#include <torch/torch.h>
+#include <trireme/trireme.h>
+
 #include <iostream>
 
 #include "examples/training_loop.h"
