@@ -135,7 +135,7 @@ TEST_P(CoordinatorFaults, DestroyingTheCoordinatorCancelsItsClosures) {
   schedule(500);
   coordinator_.reset();
   // Closures that have not run are cancelled, and the next coordinator runs none of them.
-  EXPECT_THAT(error_of([&] { internal::Access<RemoteValue<>>::get(last_); }).code(),
+  EXPECT_THAT(error_of([&] { ClusterCoordinator::fetch(last_); }).code(),
               testing::AnyOf(ErrorCode::kOk, ErrorCode::kCancelled));
   const int64_t before = counts_[0].read().item<int64_t>();
   coordinator_ = std::make_unique<ClusterCoordinator>(strategy_);

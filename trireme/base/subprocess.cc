@@ -46,6 +46,8 @@ constexpr size_t kMaxLine = 64 << 10;
 
 }  // namespace
 
+namespace internal {
+
 // Fd and LineReader are fields of Subprocess::Impl, which has external linkage, so they cannot be
 // in the anonymous namespace.
 
@@ -103,6 +105,11 @@ class LineReader {
   SubprocessOptions::OnLine on_line_;
   std::string line_;
 };
+
+}  // namespace internal
+
+using internal::Fd;
+using internal::LineReader;
 
 namespace {
 

@@ -158,22 +158,22 @@ class ClusterCoordinator {
   bool done();
 
   // Blocks until the result of a closure is available and returns it. Throws the closure's error,
-  // or CANCELLED.
+  // or CANCELLED. Static, because results may outlive their coordinator.
   template <typename R>
-  R fetch(const RemoteValue<R>& value) const;
+  static R fetch(const RemoteValue<R>& value);
   // Fetches each element and returns a vector of the results. Structures may be nested: a vector of
   // maps of remote values becomes a vector of maps of results.
   template <typename T>
-  auto fetch(const std::vector<T>& values) const;
+  static auto fetch(const std::vector<T>& values);
   // Fetches each value and returns a map of the results.
   template <typename K, typename T>
-  auto fetch(const std::map<K, T>& values) const;
+  static auto fetch(const std::map<K, T>& values);
   // Fetches each element and returns a tuple of the results.
   template <typename... Ts>
-  auto fetch(const std::tuple<Ts...>& values) const;
+  static auto fetch(const std::tuple<Ts...>& values);
   // Fetches both elements and returns a pair of the results.
   template <typename T, typename U>
-  auto fetch(const std::pair<T, U>& values) const;
+  static auto fetch(const std::pair<T, U>& values);
 
  private:
   // Throws a pending error, or INVALID_ARGUMENT for options that cannot be met. Called before

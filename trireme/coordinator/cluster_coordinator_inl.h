@@ -65,32 +65,31 @@ RemoteValue<R> ClusterCoordinator::schedule(const ClosureOptions& options,
 }
 
 template <typename R>
-R ClusterCoordinator::fetch(const RemoteValue<R>& value) const {
+R ClusterCoordinator::fetch(const RemoteValue<R>& value) {
   return internal::Access<RemoteValue<R>>::get(value);
 }
 
 template <typename T>
-auto ClusterCoordinator::fetch(const std::vector<T>& values) const {
-  std::vector<decltype(this->fetch(values[0]))> fetched;
+auto ClusterCoordinator::fetch(const std::vector<T>& values) {
+  std::vector<decltype(fetch(values[0]))> fetched;
   for (const T& value : values) fetched.push_back(fetch(value));
   return fetched;
 }
 
 template <typename K, typename T>
-auto ClusterCoordinator::fetch(const std::map<K, T>& values) const {
-  std::map<K, decltype(this->fetch(values.begin()->second))> fetched;
+auto ClusterCoordinator::fetch(const std::map<K, T>& values) {
+  std::map<K, decltype(fetch(values.begin()->second))> fetched;
   for (const auto& [key, value] : values) fetched.emplace(key, fetch(value));
   return fetched;
 }
 
 template <typename... Ts>
-auto ClusterCoordinator::fetch(const std::tuple<Ts...>& values) const {
-  return std::apply([this](const auto&... each) { return std::tuple{this->fetch(each)...}; },
-                    values);
+auto ClusterCoordinator::fetch(const std::tuple<Ts...>& values) {
+  return std::apply([](const auto&... each) { return std::tuple{fetch(each)...}; }, values);
 }
 
 template <typename T, typename U>
-auto ClusterCoordinator::fetch(const std::pair<T, U>& values) const {
+auto ClusterCoordinator::fetch(const std::pair<T, U>& values) {
   return std::pair{fetch(values.first), fetch(values.second)};
 }
 

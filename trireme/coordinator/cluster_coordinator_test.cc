@@ -274,7 +274,7 @@ TEST_F(CoordinatorTest, CanBeDestroyedWithClosuresInFlight) {
     const auto work = function("work", [](const Tensor& x) { return x.matmul(x).matmul(x); });
     for (int i = 0; i < 100; ++i) value = coordinator.schedule(work, torch::ones({200, 200}));
   }
-  const Error error = error_of([&] { internal::Access<RemoteValue<>>::get(value); });
+  const Error error = error_of([&] { ClusterCoordinator::fetch(value); });
   EXPECT_TRUE(error.code() == ErrorCode::kOk || error.code() == ErrorCode::kCancelled);
 }
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
 #include "trireme/base/status.h"
 #include "trireme/coordinator/closure.h"
@@ -23,6 +24,16 @@ std::vector<at::Tensor> PendingResult::tensors() const {
                 "schedule() to it");
   }
   return value_or_throw(queue_->fetch(*closure_));
+}
+
+at::Tensor PendingResult::tensor() const {
+  std::vector<at::Tensor> all = tensors();
+  if (all.size() == 1) return std::move(all[0]);
+  // Captured functions have the same results everywhere, but a worker's binary may be another one.
+  throw Error(
+      ErrorCode::kFailedPrecondition,
+      absl::StrCat("the worker returned ", all.size(), " tensors, but the function of this ",
+                   "program returns one; run the workers with the program's own binary"));
 }
 
 std::shared_ptr<const void> PendingResult::shape() const {

@@ -22,6 +22,8 @@ class PendingResult {
   // Blocks until the closure is done and returns the tensors of its result. Throws the closure's
   // own error, or CANCELLED.
   std::vector<at::Tensor> tensors() const;
+  // Returns the result of a function that returns one tensor. Blocks and throws as tensors() does.
+  at::Tensor tensor() const;
   // Returns the structure of the function's result (FunctionStep::shape). Must be called after
   // tensors().
   std::shared_ptr<const void> shape() const;

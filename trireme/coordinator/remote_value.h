@@ -45,14 +45,16 @@ struct internal::Access<RemoteValue<R>> {
   // Blocks until the closure is done and returns its result. Throws the closure's own error, or
   // CANCELLED.
   static R get(const RemoteValue<R>& value) {
-    std::vector<at::Tensor> tensors = value.result_.tensors();
-    // Results of native functions have no recorded structure. They are a tensor, a vector of
+    // Results of native functions have no recorded structure: they are a tensor, a vector of
     // tensors or nothing.
-    if constexpr (std::is_same_v<R, std::vector<at::Tensor>>) {
-      return tensors;
-    } else if constexpr (std::is_same_v<R, at::Tensor>) {
-      return std::move(tensors.at(0));
-    } else if constexpr (!std::is_void_v<R>) {
+    if constexpr (std::is_same_v<R, at::Tensor>) {
+      return value.result_.tensor();
+    } else if constexpr (std::is_same_v<R, std::vector<at::Tensor>>) {
+      return value.result_.tensors();
+    } else if constexpr (std::is_void_v<R>) {
+      value.result_.tensors();
+    } else {
+      const std::vector<at::Tensor> tensors = value.result_.tensors();
       return assemble<R>(value.result_.shape().get(), tensors);
     }
   }

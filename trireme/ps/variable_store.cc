@@ -61,7 +61,9 @@ absl::StatusOr<VariableStore::Created> VariableStore::make(
     return make_status(ErrorCode::kAlreadyExists,
                        absl::StrCat("container '", container, "' already has it as ",
                                     internal::to_string(TensorShape::of(found->tensor)),
-                                    "; it cannot be created again as ", internal::to_string(shape)),
+                                    "; it cannot be created again as ", internal::to_string(shape),
+                                    ". Use another container, or restart the parameter servers to "
+                                    "start anew"),
                        object(name));
   };
   if (auto found = lookup(container, name); found.ok()) return same(*found);

@@ -32,9 +32,11 @@ TEST(VariableStore, TheFirstCreatorInitialises) {
 
   const absl::Status status = store.create("job", "w", at::ones({3})).status();
   EXPECT_EQ(error_code(status), ErrorCode::kAlreadyExists);
-  EXPECT_EQ(describe(status),
-            "variable 'w': container 'job' already has it as float32 [2, 3]; it cannot be created "
-            "again as float32 [3]");
+  EXPECT_EQ(
+      describe(status),
+      "variable 'w': container 'job' already has it as float32 [2, 3]; it cannot be created "
+      "again as float32 [3]. Use another container, or restart the parameter servers to start "
+      "anew");
 }
 
 TEST(VariableStore, CopiesTheInitialValue) {
