@@ -175,8 +175,8 @@ TEST(Train, IsTheProgramOfTheReadme) {
     return text.str();
   };
   const std::string program = text_of(TRAIN_SOURCE);
-  const std::string main_function = program.substr(program.find("int main("));
-  EXPECT_THAT(text_of(README_PAGE), HasSubstr("```cpp\n" + main_function + "```\n"));
+  const std::string code = program.substr(program.find("#include <torch/torch.h>"));
+  EXPECT_THAT(text_of(README_PAGE), HasSubstr("```cpp\n" + code + "```\n"));
 }
 
 TEST(ErrorsPage, ListsEveryCodeWithItsNumber) {

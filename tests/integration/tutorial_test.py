@@ -40,6 +40,8 @@ def blocks_of(page):
     blocks, marked, fence, content = [], None, None, []
     for number, line in enumerate(page.split("\n"), 1):
         mark = re.fullmatch(r"<!-- run(?: on (\S+))? -->", line)
+        if not mark and re.match(r"<!--\s*run", line):
+            raise ValueError(f"line {number}: '{line}' is neither `<!-- run -->` nor `<!-- run on HOST -->`")
         if fence is None and mark:
             marked = (number, mark.group(1) or "here")
         elif fence is None and line.startswith("```"):
@@ -80,9 +82,9 @@ class Shell:
         self.run('scp() { local to=${@: -1}; cp -r "${@:2:$#-2}" "../${to%:}/"; }')
 
     def run(self, commands):
-        """Runs commands and returns what they print; raises TimeoutError when they do not end."""
+        """Runs commands and returns what they print and the exit code of the last; raises TimeoutError if they do not end."""
         end = f"---end of block {time.monotonic_ns()}---"
-        self.process.stdin.write(f"{commands}\nprintf '%s\\n' '{end}'\n".encode())
+        self.process.stdin.write(f"{commands}\nprintf '%s\\n%s\\n' $? '{end}'\n".encode())
         self.process.stdin.flush()
         text, limit = b"", time.monotonic() + SECONDS_PER_BLOCK
         while not text.endswith(f"{end}\n".encode()):
@@ -93,7 +95,8 @@ class Shell:
             if not piece:
                 raise TimeoutError(f"the shell has ended; it printed:\n{text.decode()}")
             text += piece
-        return text.decode()[:-len(end) - 1]
+        printed, _, code = text.decode()[:-len(end) - 2].rpartition("\n")
+        return printed + "\n" if printed else "", int(code)
 
     def end(self):
         """Kills the shell and everything that it started."""
@@ -109,8 +112,10 @@ def connect(hosts, folder):
     subprocess.run(["ip", "link", "add", "host1", "type", "veth", "peer", "name", "host2"], check=True)
     for number, shell in enumerate(hosts.values(), 1):
         subprocess.run(["ip", "link", "set", f"host{number}", "netns", str(shell.process.pid)], check=True)
-        shell.run(f"ip address add 10.77.0.{number}/24 dev host{number} && ip link set host{number} up && "
-                  "ip link set lo up")
+        _, code = shell.run(f"ip address add 10.77.0.{number}/24 dev host{number} && ip link set host{number} up && "
+                            "ip link set lo up")
+        if code != 0:
+            raise RuntimeError(f"cannot set up the network of a host: {shell.log.read_text()}")
 
 
 def run_page(page, path):
@@ -125,10 +130,10 @@ def run_page(page, path):
         connect({name: shells[name] for name in names}, folder)
         shells["here"].run("ip link set lo up")
         for block in blocks:
-            printed = shells[block.host].run(block.commands)
-            if block.expected is not None and not pattern_of(block.expected).fullmatch(printed):
-                print(f"line {block.line}, on {block.host}:\n{block.commands}\nprinted\n{printed}\nthe page shows\n"
-                      + "\n".join(block.expected))
+            printed, code = shells[block.host].run(block.commands)
+            if code != 0 or (block.expected is not None and not pattern_of(block.expected).fullmatch(printed)):
+                print(f"line {block.line}, on {block.host}:\n{block.commands}\nexit code {code}, printed\n{printed}\n"
+                      "the page shows\n" + "\n".join(block.expected or []))
                 for name, shell in shells.items():
                     print(f"\nstandard error on {name}:\n{shell.log.read_text()[-4000:]}")
                 return 1
