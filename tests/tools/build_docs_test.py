@@ -47,6 +47,9 @@ class ApiTest(unittest.TestCase):
     def test_names_without_a_comment_fail(self):
         self.assert_fails("// A gate.\nclass Gate {\n public:\n  void close();\n};", "close")
         self.assert_fails("// Options.\nstruct Options {\n  int size = 1;\n};", "size")
+        self.assert_fails("void close_all();", "close_all")
+        self.assert_fails("using Names = int;", "Names")
+        self.assert_fails("constexpr int kMost = 1;", "kMost")
         self.assert_fails("class Gate {\n public:\n  // Closes it.\n  void close();\n};", "Gate")
 
     def test_internals_need_none(self):

@@ -45,6 +45,21 @@ def check(name, text):
 
 
 class CheckWordsTest(unittest.TestCase):
+    openings = ["Of a batch.", "Those that wait.", "Such calls.", "What it holds.", "Who asked.", "It is open.",
+                "So many calls.", "None of them.", "Whether it is open."]
+    words = [
+        ("Stops whoever waits.", "name the component"),
+        ("There are as good as no threads.", "almost no"),
+        ("The reckoned time.", "estimate"),
+        ("Waits for a sign of life.", "health check"),
+        ("Results come home.", "is returned"),
+        ("Calls patiently.", "with retries"),
+        ("Then tells all of it.", "broadcast"),
+        ("Waits longer and longer.", "back off"),
+        ("'boss' is no role.", "is not a"),
+        ("The worker who answers.", "'which' or 'that'"),
+    ]
+
     def assert_clean(self, name, text):
         self.assertEqual(check(name, text), ([], 0), text)
 
@@ -56,26 +71,14 @@ class CheckWordsTest(unittest.TestCase):
         self.assertEqual(code, 1)
 
     def test_every_opening(self):
-        for opening in ["Of a batch.", "Those that wait.", "Such calls.", "What it holds.", "Who asked.", "It is open.",
-                        "So many calls.", "None of them.", "Whether it is open."]:
+        for opening in self.openings:
             word = opening.split()[0]
             self.assert_finding("a.h", f"// {opening}\nint a;\n", 1, f"begins with '{word}")
             self.assert_finding("a.h", f"int a;  // {opening}\n", 1, f"begins with '{word}")
             self.assert_finding("a.md", f"A paragraph.\n\n{opening}\n", 3, f"begins with '{word}")
 
     def test_every_word(self):
-        for text, part in [
-            ("Stops whoever waits.", "name the component"),
-            ("There are as good as no threads.", "almost no"),
-            ("The reckoned time.", "estimate"),
-            ("Waits for a sign of life.", "health check"),
-            ("Results come home.", "is returned"),
-            ("Calls patiently.", "with retries"),
-            ("Then tells all of it.", "broadcast"),
-            ("Waits longer and longer.", "back off"),
-            ("'boss' is no role.", "is not a"),
-            ("The worker who answers.", "'which' or 'that'"),
-        ]:
+        for text, part in self.words:
             self.assert_finding("a.h", f"// {text}\n", 1, part)
             self.assert_finding("a.cc", f'fail("{text}");\n', 1, part)
             self.assert_finding("a.md", f"{text}\n", 1, part)
@@ -97,6 +100,15 @@ class CheckWordsTest(unittest.TestCase):
     def test_a_phrase_may_reach_over_a_line(self):
         self.assert_finding("a.h", "// Waits for a sign\n// of life.\n", 1, "health check")
         self.assert_finding("a.h", "// Waits.\n// For a sign of life.\n", 2, "health check")
+
+    def test_the_lists_are_those_of_the_tool(self):
+        self.assertEqual(len(self.openings), len(check_words.OPENINGS))
+        self.assertEqual(len(self.words), len(check_words.WORDS))
+
+    def test_literals_beside_each_other_are_one_message(self):
+        self.assert_finding("a.cc", 'fail("a sign "\n     "of life");\n', 1, "health check")
+        self.assert_clean("a.cc", 'fail("Done. "\n     "What follows");\n')
+        self.assert_finding("a.cc", 'fail("Done.", "What follows");\n', 1, "'What'")
 
     def test_messages(self):
         self.assert_finding("a.cc", 'log("What happened");\n', 1, "'What'")

@@ -15,7 +15,7 @@ def marked(lines):
     trailing_column = None  # Column of the trailing comment that the next line may continue.
     for number, line in enumerate(lines):
         own = re.match(r"( *)//(?!/)(.*)", line)
-        trailing = None if own else re.match(r"(.*\S *)//(?!/)(.*)", line)
+        trailing = None if own else re.match(r"(.*?\S *)(?<!:)//(?!/)(.*)", line)
         if own and trailing_column == len(own.group(1)):
             yield f"{own.group(1)}///<{own.group(2)}"
             continue
@@ -37,7 +37,8 @@ def is_before_declaration(lines, number):
     """Returns true if the comment block around line `number` is followed by a line of code."""
     while number < len(lines) and re.match(r" *//", lines[number]):
         number += 1
-    return number < len(lines) and bool(lines[number].strip()) and not lines[number].lstrip().startswith(("#", "}"))
+    return number < len(lines) and bool(lines[number].strip()) and \
+        not lines[number].lstrip().startswith(("#", "}", "namespace"))
 
 
 if __name__ == "__main__":
