@@ -54,6 +54,9 @@ function(trireme_precompiled TARGET KIND)
     target_link_libraries(${from} PRIVATE trireme_flags trireme_torch protobuf::libprotobuf absl::status)
     target_precompile_headers(${from} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/${from}.h)
   endif()
+  if(KIND STREQUAL "program" AND TRIREME_SANITIZER)
+    set_target_properties(${TARGET} PROPERTIES TRIREME_QUICK TRUE)  # It must be compiled as its precompiled header is.
+  endif()
   target_precompile_headers(${TARGET} REUSE_FROM ${from})
 endfunction()
 
