@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "trireme/tensor/dtype.h"
+#include "trireme/tensor/format_shape.h"
 
 namespace trireme {
 
@@ -16,7 +17,7 @@ ElementSpec spec_of(const std::vector<at::Tensor>& element) {
 
 std::string to_string(const ElementSpec& spec) {
   const auto write = [](std::string* out, const TensorSpec& tensor) {
-    absl::StrAppend(out, dtype_name(tensor.dtype), "[", absl::StrJoin(tensor.sizes, ", "), "]");
+    absl::StrAppend(out, dtype_name(tensor.dtype), format_shape(tensor.sizes));
   };
   return absl::StrCat("(", absl::StrJoin(spec, ", ", write), ")");
 }

@@ -25,9 +25,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "trireme/base/status.h"
 #include "trireme/graph/describe_node.h"
+#include "trireme/tensor/format_shape.h"
 
 namespace trireme::internal {
 namespace {
@@ -150,8 +150,8 @@ absl::StatusOr<at::Tensor> unpack(Pieces pieces, const proto::TensorType& type) 
   }
   return make_status(ErrorCode::kInvalidArgument,
                      absl::StrCat("a value that another task sent is not a tensor of the expected "
-                                  "dtype and shape [",
-                                  absl::StrJoin(sizes, ", "), "]"));
+                                  "dtype and shape ",
+                                  format_shape(sizes)));
 }
 
 }  // namespace

@@ -12,10 +12,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "trireme/base/error.h"
 #include "trireme/capture/capture.h"
 #include "trireme/capture/scope.h"
+#include "trireme/tensor/format_shape.h"
 
 namespace trireme {
 namespace internal {
@@ -64,13 +64,12 @@ at::Tensor sum_of(const at::Tensor& sum, const at::Tensor& value, size_t replica
   if (!value.defined()) return sum;
   if (!sum.defined()) return value;
   if (value.sizes() != sum.sizes()) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        absl::StrCat("replica ", replica, " returned a tensor of shape [",
-                     absl::StrJoin(value.sizes(), ", "), "], but the replicas before it returned [",
-                     absl::StrJoin(sum.sizes(), ", "),
-                     "]; results of replicas are combined element by element, so their "
-                     "shapes must agree"));
+    throw Error(ErrorCode::kInvalidArgument,
+                absl::StrCat("replica ", replica, " returned a tensor of shape ",
+                             format_shape(value.sizes()), ", but the replicas before it returned ",
+                             format_shape(sum.sizes()),
+                             "; results of replicas are combined element by element, so their "
+                             "shapes must agree"));
   }
   // Not in place, since a write would keep branches of the graph from running in parallel. LibTorch
   // adds a sparse tensor to a dense one, but not a dense one to a sparse one.

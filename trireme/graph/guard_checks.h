@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "trireme/base/error.h"
+#include "trireme/tensor/format_shape.h"
 
 // Building blocks of guards. Each function throws Error if its condition does not hold. A function
 // that takes the argument's name puts it into the message.
@@ -51,8 +51,8 @@ inline int64_t product(int64_t a, int64_t b) {
 
 inline void require_sizes(const at::Tensor& tensor, const Sizes& sizes, const char* name) {
   if (tensor.sizes() == at::IntArrayRef(sizes)) return;
-  refuse(absl::StrCat("'", name, "' has the shape [", absl::StrJoin(tensor.sizes(), ","),
-                      "], but must have [", absl::StrJoin(sizes, ","), "]"));
+  refuse(absl::StrCat("'", name, "' has the shape ", format_shape(tensor.sizes()),
+                      ", but must have ", format_shape(sizes)));
 }
 
 inline void require_numel(const at::Tensor& tensor, int64_t numel, const char* name) {

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "trireme/base/status.h"
 #include "trireme/tensor/buffer_pool.h"
 #include "trireme/tensor/dtype.h"
+#include "trireme/tensor/format_shape.h"
 
 namespace trireme::internal {
 namespace {
@@ -38,7 +38,7 @@ size_t TensorShape::bytes() const {
 }
 
 std::string to_string(const TensorShape& shape) {
-  return absl::StrCat(dtype_name(shape.dtype), " [", absl::StrJoin(shape.sizes, ", "), "]");
+  return absl::StrCat(dtype_name(shape.dtype), " ", format_shape(shape.sizes));
 }
 
 Packing::Packing(std::vector<TensorShape> shapes) : shapes_(std::move(shapes)) {

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "trireme/base/status.h"
 #include "trireme/tensor/dtype.h"
+#include "trireme/tensor/format_shape.h"
 #include "trireme/tensor/stream_copy.h"
 
 // How a list of tensors is read.
@@ -190,11 +190,10 @@ absl::Status TensorReader::finish_header() {
     // A zero among the sizes makes the tensor empty. But LibTorch computes strides from the other
     // sizes, so their product must not overflow either.
     if (size > 1 && header.bytes > limits_.max_bytes / size) {
-      return make_status(
-          ErrorCode::kResourceExhausted,
-          absl::StrCat("refused: a tensor of shape [", absl::StrJoin(header.sizes, ", "),
-                       "] and dtype ", dtype_name(header.dtype), " exceeds the limit of ",
-                       limits_.max_bytes, " bytes"));
+      return make_status(ErrorCode::kResourceExhausted,
+                         absl::StrCat("refused: a tensor of shape ", format_shape(header.sizes),
+                                      " and dtype ", dtype_name(header.dtype),
+                                      " exceeds the limit of ", limits_.max_bytes, " bytes"));
     }
     if (size > 1) header.bytes *= size;
   }
@@ -253,9 +252,9 @@ absl::Status TensorReader::begin_payload() {
     if (!tensor.ok()) {
       return make_status(
           ErrorCode::kResourceExhausted,
-          absl::StrCat("not enough memory for a tensor of shape [",
-                       absl::StrJoin(header.sizes, ", "), "] and dtype ", dtype_name(header.dtype),
-                       ": ", std::string(tensor.status().message())));
+          absl::StrCat("not enough memory for a tensor of shape ", format_shape(header.sizes),
+                       " and dtype ", dtype_name(header.dtype), ": ",
+                       std::string(tensor.status().message())));
     }
     tensors_.push_back(*std::move(tensor));
     written_ = 0;
