@@ -29,6 +29,7 @@
 #include "trireme/optim/schedule.h"
 #include "trireme/ps/parameter_servers.h"
 #include "trireme/ps/partitioner.h"
+#include "trireme/runtime/check.h"
 #include "trireme/runtime/session.h"
 #include "trireme/server/end_job.h"
 #include "trireme/server/in_process_cluster.h"

@@ -13,13 +13,21 @@
 // program kept, and for memory that was written without an operator.
 #include "trireme/capture/capture.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
 
+#include <optional>
+
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
 #include "trireme/base/mutex.h"
+#include "trireme/capture/dropout_watch.h"
+#include "trireme/capture/memory_lock.h"
 #include "trireme/capture/operator_hook.h"
 #include "trireme/capture/recorder.h"
+#include "trireme/capture/scratch.h"
 #include "trireme/exec/step_generator.h"
 
 namespace trireme::internal {
@@ -50,7 +58,7 @@ class SavedGradients {
       saved_.emplace_back(record, gradient);
       gradient = at::Tensor();
       if (plant_leftovers) {
-        gradient = record->tensor.detach().clone();
+        gradient = scratch_copy(record->tensor).detach();
         recorder.add_leftover_gradient(gradient);
       }
     }
@@ -59,9 +67,70 @@ class SavedGradients {
     for (auto& [record, gradient] : saved_) record->tensor.mutable_grad() = gradient;
   }
 
+  // Returns the gradients that the step has left.
+  Recorder::LeftGradients left() const {
+    Recorder::LeftGradients left;
+    for (const auto& [record, gradient] : saved_) {
+      if (record->tensor.grad().defined()) left.emplace_back(record->name, record->tensor.grad());
+    }
+    return left;
+  }
+
  private:
   std::vector<std::pair<std::shared_ptr<VariableRecord>, at::Tensor>> saved_;
 };
+
+// Locks the memory of variables in the program while it lives.
+class LockedVariables {
+ public:
+  LockedVariables(const std::vector<std::shared_ptr<VariableRecord>>& variables,
+                  const std::string& message)
+      : variables_(variables) {
+    for (const auto& variable : variables_) lock_memory(variable->tensor, message);
+  }
+  ~LockedVariables() {
+    for (const auto& variable : variables_) unlock_memory(variable->tensor);
+  }
+
+ private:
+  const std::vector<std::shared_ptr<VariableRecord>>& variables_;
+};
+
+// Empties LibTorch's cache of autocast before and after a step. It keeps copies of parameters in
+// another dtype: one from before would be a tensor from outside, one of the step would outlive it.
+class EmptyAutocastCache {
+ public:
+  EmptyAutocastCache() { at::autocast::clear_cache(); }
+  ~EmptyAutocastCache() { at::autocast::clear_cache(); }
+};
+
+// Runs the step as the current step of this thread. Turns an access to locked memory into an Error.
+std::vector<at::Tensor> run_step(Recorder& recorder, const StepBody& step,
+                                 const std::vector<at::Tensor>& arguments,
+                                 const CaptureOptions& options) {
+  const CurrentRecorder current(&recorder);
+  const EmptyAutocastCache autocast;
+  const LockedVariables locked(options.lock_variables, recorder.lock_message());
+  std::optional<DropoutWatch> dropouts;
+  if (options.is_known_dropout) dropouts.emplace(options.is_known_dropout);
+  try {
+    std::vector<at::Tensor> outputs = recorder.set_outputs(step(arguments));
+    if (dropouts && !dropouts->unknown_module().empty()) {
+      throw Error(
+          ErrorCode::kFailedPrecondition,
+          absl::StrCat("function '", options.name,
+                       "' cannot be captured: it calls torch::nn::", dropouts->unknown_module(),
+                       ", which is not tracked, so its train() and eval() would not be "
+                       "noticed. Register it in the module that the optimizer was made "
+                       "with, or call tr::track() for it"));
+    }
+    return outputs;
+  } catch (const c10::Error& error) {
+    const std::string message = recorder.lock_message();
+    if (!absl::StrContains(error.what_without_backtrace(), message)) throw;
+    throw Error(ErrorCode::kFailedPrecondition, message);
+  }
+}
 
 }  // namespace
 
@@ -81,10 +150,8 @@ Captured capture(const StepBody& step, const std::vector<at::Tensor>& inputs,
     std::vector<at::Tensor> arguments;
     for (const at::Tensor& input : inputs) arguments.push_back(recorder.add_input(input));
     const WatchDefaultGenerator generator;
-    {
-      const CurrentRecorder current(&recorder);
-      outputs = recorder.set_outputs(step(arguments));
-    }
+    outputs = run_step(recorder, step, arguments, options);
+    if (options.perturbation == 0) recorder.check_left_gradients(gradients.left());
     if (generator.was_seeded()) {
       throw Error(ErrorCode::kFailedPrecondition,
                   absl::StrCat("function '", options.name,

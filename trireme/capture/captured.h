@@ -4,10 +4,13 @@
 #include <c10/core/TensorImpl.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "trireme/capture/fingerprint.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/graph/plan.h"
 
@@ -22,17 +25,33 @@ struct CaptureOptions {
   // change them in two different ways (scratch.h). If the program reads a number from them and uses
   // it as a constant, captures with different perturbations give different graphs.
   int perturbation = 0;
+  // True to lock the memory of arguments and results while the program's own code runs, so that a
+  // step that reads them without an operator is rejected.
+  bool lock_memory = false;
+  // Variables whose memory in the program is locked as well. No other thread may use them.
+  std::vector<std::shared_ptr<VariableRecord>> lock_variables = {};
+  // Returns true if train() and eval() of a dropout module with this rate and mode are noticed.
+  // Null if the step may use any.
+  std::function<bool(double rate, bool training)> is_known_dropout = nullptr;
 };
 
-// A tensor from outside of the step that became a constant of the graph. Holds only its version
-// counter, not the tensor.
+// A tensor from outside of the step that became a constant of the graph. Does not keep the tensor
+// alive.
 struct ExternalTensor {
-  c10::VariableVersion version;
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  uint64_t fingerprint = 0;  // quick_fingerprint() of the storage during the capture
+  // Version counter of the tensor; nullopt for a tensor made in inference mode, which has none.
+  std::optional<c10::VariableVersion> version;
   uint32_t captured_version = 0;
 
-  // Returns true if an operator has written to the tensor since the capture, so that the graph is
-  // stale.
-  bool changed() const { return version.current_version() != captured_version; }
+  // Returns true if the graph is stale: the tensor is gone, so that the program uses another in its
+  // place, or its contents have changed. The version counter notices operators, the fingerprint
+  // also writes through `.data()` and pointers.
+  bool changed() const {
+    if (version && version->current_version() != captured_version) return true;
+    const auto alive = storage.lock();
+    return !alive || quick_fingerprint(*alive) != fingerprint;
+  }
 };
 
 // Result of one capture.

@@ -2,11 +2,11 @@
 
 #include <cstring>
 
+#include "trireme/capture/memory_lock.h"
+
 namespace trireme::internal {
 namespace {
 
-constexpr size_t kFullHashLimit = 4 << 20;  // most bytes that are hashed
-constexpr size_t kBlock = 64 << 10;         // size of the blocks hashed in a larger storage
 constexpr uint64_t kPrime = 0x9e3779b97f4a7c15;
 
 uint64_t load(const char* bytes) {
@@ -32,20 +32,30 @@ uint64_t hash_bytes(const char* bytes, size_t size, uint64_t seed) {
   return hash;
 }
 
+// Hashes a storage of up to `limit` bytes as a whole, and evenly spaced blocks of a larger one that
+// together have `limit` bytes.
+uint64_t hash_storage(const c10::StorageImpl& storage, size_t limit, size_t block) {
+  const char* bytes = static_cast<const char*>(locked_data(storage));
+  const size_t size = storage.nbytes();
+  if (bytes == nullptr || size == 0 || !storage.device().is_cpu()) return 0;
+  if (size <= limit) return hash_bytes(bytes, size, size) | 1;
+  uint64_t hash = size;
+  const size_t blocks = limit / block;
+  for (size_t i = 0; i < blocks; ++i) {
+    const size_t begin = (size - block) / (blocks - 1) * i;
+    hash = hash_bytes(bytes + begin, block, hash);
+  }
+  return hash | 1;
+}
+
 }  // namespace
 
 uint64_t fingerprint(const c10::StorageImpl& storage) {
-  const char* bytes = static_cast<const char*>(storage.data());
-  const size_t size = storage.nbytes();
-  if (bytes == nullptr || size == 0 || !storage.device().is_cpu()) return 0;
-  if (size <= kFullHashLimit) return hash_bytes(bytes, size, size) | 1;
-  uint64_t hash = size;
-  const size_t blocks = kFullHashLimit / kBlock;
-  for (size_t i = 0; i < blocks; ++i) {
-    const size_t begin = (size - kBlock) / (blocks - 1) * i;
-    hash = hash_bytes(bytes + begin, kBlock, hash);
-  }
-  return hash | 1;
+  return hash_storage(storage, /*limit=*/4 << 20, /*block=*/64 << 10);
+}
+
+uint64_t quick_fingerprint(const c10::StorageImpl& storage) {
+  return hash_storage(storage, /*limit=*/64 << 10, /*block=*/1 << 10);
 }
 
 }  // namespace trireme::internal

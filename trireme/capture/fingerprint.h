@@ -12,4 +12,8 @@ namespace trireme::internal {
 // is empty or not in CPU memory, and never 0 otherwise.
 uint64_t fingerprint(const c10::StorageImpl& storage);
 
+// Returns a hash like fingerprint() that is cheap enough for every call of a function: at most 64
+// KiB are hashed, evenly spaced.
+uint64_t quick_fingerprint(const c10::StorageImpl& storage);
+
 }  // namespace trireme::internal

@@ -1,6 +1,7 @@
 // Beginning and end of a capture: the inputs of the step, its outputs, and the checks for effects
-// that a graph cannot repeat. recorder_call.cc records the operators in between, and
-// recorder_values.cc decides which value of the graph a tensor is.
+// that a graph cannot repeat. recorder_call.cc records the operators in between,
+// recorder_checks.cc decides what is rejected meanwhile, and recorder_values.cc which value of the
+// graph a tensor is.
 //
 // The recorder sees operators only. C++ code can also write through data_ptr(), replace a tensor's
 // memory, or keep a tensor for later, and a replay would do none of that. finish() finds such
@@ -56,6 +57,7 @@ at::Tensor Recorder::add_input(const at::Tensor& original) {
   memory.values.emplace_back(table_.geometry_of(copy), value);
   memory.fingerprint = fingerprint(*copy.storage().unsafeGetStorageImpl());
   inputs_.push_back(copy.detach());
+  if (options_.lock_memory) set_locked(memory, true);
   return copy;
 }
 
@@ -74,6 +76,7 @@ std::vector<at::Tensor> Recorder::set_outputs(const std::vector<at::Tensor>& out
         refuse("the function returns the gradient that an earlier step left in '.grad'");
       }
       handle_hidden_write(memory, output);
+      output_memories_.push_back(&memory);
     }
     if (output.defined() && output.is_sparse()) {
       refuse("the function returns a sparse tensor; return its indices and values, or to_dense()");
@@ -85,6 +88,7 @@ std::vector<at::Tensor> Recorder::set_outputs(const std::vector<at::Tensor>& out
 }
 
 Captured Recorder::finish(std::vector<at::Tensor> outputs) {
+  unlock_all();
   current_op_.clear();
   // The variables themselves must be untouched.
   for (const VariableUse& use : variables_) {
@@ -114,18 +118,20 @@ Captured Recorder::finish(std::vector<at::Tensor> outputs) {
           "the function wrote to an argument or to a tensor of the program without an operator "
           "(through data_ptr or an accessor), which a replay cannot repeat");
     }
-    const bool given = std::ranges::any_of(outputs, [&](const at::Tensor& output) {
-      return output.defined() && output.storage().unsafeGetStorageImpl() == storage.get();
+    const auto given = std::ranges::count_if(outputs, [&](const at::Tensor& output) {
+      return output.defined() && output.has_storage() &&
+             output.storage().unsafeGetStorageImpl() == storage.get();
     });
     // One reference is the lock above.
-    if (memory.origin == MemoryOrigin::kResult && !given && storage.use_count() > 1) {
+    if (memory.origin == MemoryOrigin::kResult &&
+        storage.use_count() > 1 + static_cast<size_t>(given)) {
       current_op_ = memory.node >= 0 && memory.node < builder_.nodes()
                         ? builder_.def().nodes(static_cast<int>(memory.node)).op()
                         : "";
       refuse(
-          "its result outlives the function without being returned: the program keeps it (in a "
-          "member, a captured variable or a list), and a replay would not renew it. Return it, "
-          "or keep it in a tr::Variable");
+          "its result outlives the function other than by being returned: the program keeps it (in "
+          "a member, a captured variable or a list), and a replay would not renew it. Return it "
+          "and keep what the call returns, or keep it in a tr::Variable");
     }
   }
   Captured captured;
@@ -134,17 +140,15 @@ Captured Recorder::finish(std::vector<at::Tensor> outputs) {
     captured.variables_before.push_back(use.before);
     captured.variables_after.push_back(use.scratch.detach());
   }
+  // A tensor that is gone by now was made in the step without an operator, like the tensor of a C++
+  // number. It cannot change any more.
+  std::erase_if(externals_,
+                [](const ExternalTensor& external) { return external.storage.use_count() == 0; });
   captured.externals = std::move(externals_);
   captured.inputs = std::move(inputs_);
   captured.outputs = std::move(outputs);
   captured.graph = builder_.finish();
   return captured;
-}
-
-void Recorder::refuse(const std::string& why) const {
-  std::string message = absl::StrCat("function '", options_.name, "' cannot be captured: ");
-  if (!current_op_.empty()) absl::StrAppend(&message, "operator '", current_op_, "': ");
-  throw Error(ErrorCode::kFailedPrecondition, message + why);
 }
 
 }  // namespace trireme::internal

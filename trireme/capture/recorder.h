@@ -30,6 +30,7 @@ extern CallObserver call_observer;
 class Recorder final : public OperatorHook {
  public:
   explicit Recorder(const CaptureOptions& options);
+  ~Recorder();
 
   const std::string& name() const { return options_.name; }
 
@@ -37,6 +38,8 @@ class Recorder final : public OperatorHook {
   at::Tensor add_input(const at::Tensor& original);
   // Marks a gradient as left by an earlier step, so that a step that uses it is rejected.
   void add_leftover_gradient(const at::Tensor& gradient);
+  // Message of the error for code of the step that reads or writes locked memory.
+  std::string lock_message() const;
 
   // Runs and records one operator and leaves its results on the stack. Throws Error to reject it.
   void run(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
@@ -45,6 +48,12 @@ class Recorder final : public OperatorHook {
   // Makes the results of the step the outputs of the graph. Returns them detached, since autograd's
   // history holds most tensors of the step. A returned variable is replaced by its scratch copy.
   std::vector<at::Tensor> set_outputs(const std::vector<at::Tensor>& outputs);
+  // A variable and the gradient that the step left in its `.grad`.
+  using LeftGradients = std::vector<std::pair<std::string, at::Tensor>>;
+  // Rejects the step if it left gradients and nothing in it uses them: they were meant for an
+  // optimizer outside of the step, which would not get those of a replay. Called after
+  // set_outputs().
+  void check_left_gradients(const LeftGradients& left);
   // Checks that the step changed no memory without an operator and that no tensor of it outlives
   // it, then returns the graph. Must be called when all tensors of the step except `outputs` are
   // gone.
@@ -60,6 +69,10 @@ class Recorder final : public OperatorHook {
     const c10::StorageImpl* live_storage;
     uint64_t live_fingerprint, replays;
   };
+  // Memory that an operator of the graph reads, and memory that it makes or writes.
+  struct Flow {
+    std::vector<const Memory*> from, to;
+  };
   struct Call;
 
   // Functions that map tensors to values of the graph (recorder_values.cc).
@@ -71,18 +84,28 @@ class Recorder final : public OperatorHook {
   void handle_hidden_write(Memory& memory, const at::Tensor& tensor);
   at::Tensor substitute(const at::Tensor& tensor);
 
-  // The stages of one operator (recorder_call.cc).
+  // The stages of one operator (recorder_call.cc). Checks are in recorder_checks.cc.
   void check_may_record(Call& call);
   void resolve_memories(Call& call);
   void encode(Call& call);
   void execute(Call& call, c10::DispatchKeySet keys);
-  void check_writes(Call& call);
   void record_results(Call& call);
-  void check_alias(const Call& call, size_t result, const at::Tensor& tensor);
-  bool add_result_value(const at::Tensor& tensor, const Call& call, int64_t* value);
+  bool add_result_value(const at::Tensor& tensor, Call& call, int64_t* value);
+  void resolve_dtype(Call& call);
   void annotate(Call& call);
   void request_device(proto::Node& node);
   std::string module_of(const Memory& memory) const;
+
+  // Checks (recorder_checks.cc).
+  bool drops_leftover_gradient(const Call& call);
+  [[noreturn]] void refuse_leftover_gradient(const Call& call) const;
+  void check_variable_write(const Memory& memory) const;
+  void check_writes(Call& call);
+  void check_alias(const Call& call, size_t result, const at::Tensor& tensor);
+  void note_flow(const Call& call);
+  void set_locked(const Call& call, bool locked);
+  void set_locked(const Memory& memory, bool locked) const;
+  void unlock_all() const;
   [[noreturn]] void refuse(const std::string& why) const;
 
   const CaptureOptions options_;
@@ -93,6 +116,8 @@ class Recorder final : public OperatorHook {
   std::unordered_map<std::string, std::string> sharing_;  // pairs of variables in one storage
   std::vector<VariableUse> variables_;
   std::vector<ExternalTensor> externals_;
+  std::vector<Flow> flows_;  // one for each node, in order
+  std::vector<const Memory*> output_memories_;
   std::vector<at::Tensor> inputs_;
   // Maps autograd's sequence number of a function to the index of the node that it differentiates.
   std::unordered_map<uint64_t, int> forward_nodes_;

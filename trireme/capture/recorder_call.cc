@@ -4,7 +4,7 @@
 //   check_may_record   rejects operators that no graph may hold, or whose result would depend on
 //                      the contents of tensors
 //   resolve_memories   finds the memory behind each argument and rejects writes to memory that
-//                      belongs to the caller or to the program
+//                      belongs to the caller or to the program (recorder_checks.cc has the checks)
 //   encode             writes the arguments into the node, as values of the graph or as constants
 //   execute            runs the kernel, with scratch copies in place of variables
 //   check_writes       verifies that the kernel wrote only to arguments that its schema marks
@@ -17,22 +17,23 @@
 //
 // The capture key is excluded while an operator is handled, so operators that the recorder itself
 // calls are not recorded.
+#include "trireme/capture/recorder_call.h"
+
 #include <ATen/SequenceNumber.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/node.h>
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <optional>
 #include <span>
+#include <stdexcept>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "trireme/capture/device_request.h"
 #include "trireme/capture/device_scope.h"
 #include "trireme/capture/fingerprint.h"
-#include "trireme/capture/recorder.h"
 #include "trireme/capture/scope_stack.h"
 #include "trireme/exec/step_generator.h"
 #include "trireme/graph/call_rules.h"
@@ -41,16 +42,8 @@
 namespace trireme::internal {
 namespace {
 
-void for_each_tensor(const c10::IValue& argument,
-                     const std::function<void(const at::Tensor&)>& visit) {
-  if (argument.isTensor()) {
-    if (argument.toTensor().defined()) visit(argument.toTensor());
-  } else if (argument.isList()) {
-    for (const c10::IValue& item : argument.toListRef()) {
-      if (item.isTensor() && item.toTensor().defined()) visit(item.toTensor());
-    }
-  }
-}
+constexpr char kAsStrided[] = "aten::as_strided";
+constexpr int kAsStridedOffset = 3;  // index of its argument `storage_offset`
 
 // Returns true if no argument is, or contains, a defined tensor.
 bool takes_no_tensor(c10::ArrayRef<c10::IValue> arguments) {
@@ -75,27 +68,16 @@ void fill_with_pattern(const at::Tensor& tensor) {
 
 CallObserver call_observer = nullptr;
 
-// State of one operator on its way through the stages.
-struct Recorder::Call {
-  Call(const c10::OperatorHandle& op, torch::jit::Stack* stack) : op(op), stack(stack) {}
-
-  const c10::OperatorHandle& op;
-  torch::jit::Stack* stack;
-  std::vector<c10::IValue> originals;  // the arguments as the step passed them
-  std::vector<int> written;            // indices of the arguments that the call writes to
-  // Memory behind the arguments. Memory that is both read and written is in the second list only.
-  std::vector<Memory*> read_memories, written_memories;
-  std::vector<size_t> read_arguments;       // for each read memory, the argument that it came with
-  std::vector<uint64_t> read_fingerprints;  // for each read memory, taken before the kernel ran
-  // Variables (views of them included) and the views of scratch copies that replaced them.
-  std::vector<std::pair<at::Tensor, at::Tensor>> substituted;
-  std::vector<std::pair<int, Geometry>> written_geometries;  // from before the kernel ran
-  proto::Node node;
-  bool made_value = false;  // true once a result was added to the graph as a new value
-  bool factory = false;     // true if the call takes no tensor and draws no random number
-
-  c10::ArrayRef<c10::IValue> arguments() const { return originals; }
-};
+void for_each_tensor(const c10::IValue& argument,
+                     const std::function<void(const at::Tensor&)>& visit) {
+  if (argument.isTensor()) {
+    if (argument.toTensor().defined()) visit(argument.toTensor());
+  } else if (argument.isList()) {
+    for (const c10::IValue& item : argument.toListRef()) {
+      if (item.isTensor() && item.toTensor().defined()) visit(item.toTensor());
+    }
+  }
+}
 
 void Recorder::run(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
                    torch::jit::Stack* stack) {
@@ -135,13 +117,19 @@ void Recorder::run(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
       return;
     }
   }
+  if (drops_leftover_gradient(call)) {
+    op.redispatchBoxed(below, stack);
+    return;
+  }
   check_may_record(call);
   resolve_memories(call);
   encode(call);
+  set_locked(call, false);
   execute(call, below);
   if (call_observer != nullptr) call_observer(op, call.arguments());
   check_writes(call);
   record_results(call);
+  set_locked(call, true);
 }
 
 void Recorder::check_may_record(Call& call) {
@@ -162,7 +150,8 @@ void Recorder::check_may_record(Call& call) {
         "Leave the generator out: a step has its own, seeded from seed and step number");
   }
   call.written = written_arguments(call.op, call.arguments());
-  call.factory = takes_no_tensor(call.arguments()) && !is_random(call.op);
+  call.takes_no_tensor = takes_no_tensor(call.arguments());
+  call.factory = call.takes_no_tensor && !is_random(call.op);
 }
 
 // Finds the memory behind each argument, and rejects the call if the step may not use that memory,
@@ -173,11 +162,7 @@ void Recorder::resolve_memories(Call& call) {
     for_each_tensor(call.originals[i], [&](const at::Tensor& tensor) {
       if (!tensor.has_storage()) return;
       Memory* memory = &memory_of(tensor);
-      if (memory->origin == MemoryOrigin::kLeftoverGradient) {
-        refuse(
-            "it uses the gradient that an earlier step left in '.grad'. Call zero_grad() before "
-            "backward(), or use optimizer.minimize(loss)");
-      }
+      if (memory->origin == MemoryOrigin::kLeftoverGradient) refuse_leftover_gradient(call);
       handle_hidden_write(*memory, tensor);
       auto& list = writes ? call.written_memories : call.read_memories;
       if (std::ranges::find(list, memory) == list.end()) {
@@ -195,6 +180,7 @@ void Recorder::resolve_memories(Call& call) {
             "the write would be lost on the next step. Make it a tr::Variable, or a module's "
             "buffer");
       }
+      if (memory->origin == MemoryOrigin::kVariable) check_variable_write(*memory);
     });
   }
   // Memory that is written through one argument may change under another argument that reads it, so
@@ -219,6 +205,14 @@ void Recorder::encode(Call& call) {
       encode_argument(
           call.originals[i], [this](const at::Tensor& t) { return value_of(t); }, argument);
     }
+  }
+  if (current_op_ == kAsStrided && !call.originals[kAsStridedOffset].isNone()) {
+    // An argument of the next step may be another slice of its storage, so the offset is recorded
+    // from where the tensor begins.
+    const int64_t begin = call.originals[0].toTensor().storage_offset();
+    call.node.set_op("trireme::as_strided");
+    call.node.mutable_arguments(kAsStridedOffset)
+        ->set_integer(call.originals[kAsStridedOffset].toInt() - begin);
   }
 }
 
@@ -255,6 +249,11 @@ void Recorder::execute(Call& call, c10::DispatchKeySet keys) {
       argument = std::move(list);
     }
   }
+  if (call.node.op() == "trireme::as_strided") {
+    // A scratch copy does not begin where the variable does.
+    stack[first + kAsStridedOffset] =
+        stack[first].toTensor().storage_offset() + call.node.arguments(kAsStridedOffset).integer();
+  }
   for (int i : call.written) {
     const c10::IValue& argument = stack[first + i];
     if (argument.isTensor() && argument.toTensor().defined() && argument.toTensor().has_storage()) {
@@ -269,6 +268,9 @@ void Recorder::execute(Call& call, c10::DispatchKeySet keys) {
   try {
     enforce(rules, std::span(stack).subspan(first));
   } catch (const Error& error) {
+    // Perturbed numbers need not be valid arguments. Not an Error, so that the step is captured
+    // again on the original ones.
+    if (options_.perturbation != 0) throw std::runtime_error(error.what());
     refuse(error.message());
   }
   // Keeps the arguments alive, since they are looked at after the kernel has popped them.
@@ -292,25 +294,6 @@ void Recorder::execute(Call& call, c10::DispatchKeySet keys) {
       refuse(absl::StrCat("it changes the shape of variable '",
                           variables_[memory->index].record->name, "'; a variable keeps its shape"));
     }
-  }
-}
-
-// Verifies that the kernel wrote only to arguments that its schema marks as written, and updates
-// the fingerprints of the memory that it wrote.
-void Recorder::check_writes(Call& call) {
-  for (size_t i = 0; i < call.read_memories.size(); ++i) {
-    const auto storage = call.read_memories[i]->storage->lock();
-    if (storage && fingerprint(*storage) != call.read_fingerprints[i]) {
-      refuse(absl::StrCat("it writes to its argument '",
-                          call.op.schema().arguments()[call.read_arguments[i]].name(),
-                          "', which its schema does not mark as written"));
-    }
-  }
-  for (Memory* memory : call.written_memories) {
-    const auto storage = memory->storage->lock();
-    if (storage) memory->fingerprint = fingerprint(*storage);
-    memory->written = true;
-    memory->factory = false;
   }
 }
 
@@ -353,6 +336,8 @@ void Recorder::record_results(Call& call) {
     builder_.drop_last_node();
     return;
   }
+  resolve_dtype(call);
+  note_flow(call);
   annotate(call);
   *node = std::move(call.node);
   for (Memory* memory : call.written_memories) {
@@ -362,24 +347,9 @@ void Recorder::record_results(Call& call) {
   }
 }
 
-// Rejects a result that shares memory with known tensors in a way that the plan does not expect.
-void Recorder::check_alias(const Call& call, size_t result, const at::Tensor& tensor) {
-  const Memory* memory = tensor.has_storage() ? table_.find(tensor) : nullptr;
-  if (memory == nullptr) return;
-  for (size_t i = 0; i < call.originals.size(); ++i) {
-    bool same = false;
-    for_each_tensor(call.originals[i], [&](const at::Tensor& argument) {
-      // A sparse argument may share its indices or its values.
-      same |= !argument.has_storage() || table_.find(argument) == memory;
-    });
-    if (same && may_share_memory(call.op, i, result)) return;
-  }
-  refuse("its result shares memory with an argument, which its schema does not declare");
-}
-
 // Adds a result as a value of the graph. Returns true and sets `*value` if the tensor is a new
 // value; returns false if it is undefined or already known.
-bool Recorder::add_result_value(const at::Tensor& tensor, const Call& call, int64_t* value) {
+bool Recorder::add_result_value(const at::Tensor& tensor, Call& call, int64_t* value) {
   if (!tensor.defined()) return false;
   if (tensor.is_sparse()) {
     if (table_.find_sparse(tensor)) return false;
@@ -405,6 +375,7 @@ bool Recorder::add_result_value(const at::Tensor& tensor, const Call& call, int6
     memory->factory = call.factory;
     memory->fingerprint = fingerprint(*tensor.storage().unsafeGetStorageImpl());
   }
+  call.result_memories.push_back(memory);
   const Geometry geometry = table_.geometry_of(tensor);
   if (ValueTable::lookup(*memory, geometry)) return false;
   *value = builder_.add_value(proto::Value::RESULT, 0, tensor);

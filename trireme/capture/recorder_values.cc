@@ -32,8 +32,9 @@ uint32_t Recorder::value_in(Memory& memory, const at::Tensor& tensor) {
   if (const auto value = ValueTable::lookup(memory, geometry)) return *value;
   if (memory.origin == MemoryOrigin::kExternal) {
     // Writes to it are rejected, so each view of it can be a constant of its own.
-    const uint32_t value =
-        builder_.add_constant(scratch_copy(tensor).detach(), geometry.wrapped_number);
+    // A lazily conjugated or negated view is resolved, since the copy holds plain numbers.
+    const at::Tensor contents = scratch_copy(tensor.detach().resolve_conj().resolve_neg());
+    const uint32_t value = builder_.add_constant(contents.detach(), geometry.wrapped_number);
     memory.values.emplace_back(geometry, value);
     return value;
   }
@@ -104,9 +105,8 @@ Memory& Recorder::adopt_variable(const std::shared_ptr<VariableRecord>& record) 
   return memory;
 }
 
-// Adds the memory of a tensor from outside of the step, which becomes a constant. Its version
-// counter is kept, so that the graph is captured again once the program has written to the tensor.
-// Tensors made in inference mode have no version counter; writes to them go unnoticed.
+// Adds the memory of a tensor from outside of the step, which becomes a constant. It is watched, so
+// that the graph is captured again once the program has written to it or uses another tensor.
 Memory& Recorder::adopt_external(const at::Tensor& tensor) {
   if (tensor.requires_grad()) {
     refuse(
@@ -116,10 +116,14 @@ Memory& Recorder::adopt_external(const at::Tensor& tensor) {
   }
   Memory& memory = table_.add(tensor, MemoryOrigin::kExternal, 0);
   memory.fingerprint = fingerprint(*tensor.storage().unsafeGetStorageImpl());
+  ExternalTensor external{
+      .storage = tensor.storage().getWeakStorageImpl(),
+      .fingerprint = quick_fingerprint(*tensor.storage().unsafeGetStorageImpl())};
   if (!tensor.is_inference()) {
-    const c10::VariableVersion& version = tensor.unsafeGetTensorImpl()->version_counter();
-    externals_.push_back({version, version.current_version()});
+    external.version = tensor.unsafeGetTensorImpl()->version_counter();
+    external.captured_version = external.version->current_version();
   }
+  externals_.push_back(std::move(external));
   return memory;
 }
 

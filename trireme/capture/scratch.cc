@@ -8,6 +8,8 @@
 
 #include <cstring>
 
+#include "trireme/capture/memory_lock.h"
+
 namespace trireme::internal {
 namespace {
 
@@ -35,8 +37,12 @@ at::Tensor scratch_copy(const at::Tensor& tensor) {
   if (row.numel() == 0) {
     // An empty tensor has no memory to copy.
   } else if (source.device().is_cpu()) {
-    std::memcpy(row.mutable_data_ptr(), source.const_data_ptr(),
-                row.numel() * row.dtype().itemsize());
+    const size_t itemsize = row.dtype().itemsize();
+    // The memory of a variable that lives on a server is locked.
+    const void* storage = locked_data(*source.storage().unsafeGetStorageImpl());
+    std::memcpy(row.mutable_data_ptr(),
+                static_cast<const char*>(storage) + source.storage_offset() * itemsize,
+                row.numel() * itemsize);
   } else {
     row.copy_(row_of(source));
   }

@@ -6,7 +6,8 @@
 namespace trireme::internal {
 
 // Returns a copy with memory of its own. It has the same sizes and strides, overlaps included, and
-// requires gradients if the original does. It starts at offset 0 of its storage.
+// requires gradients if the original does. It starts at offset 0 of its storage. The original may
+// be locked (memory_lock.h).
 at::Tensor scratch_copy(const at::Tensor& tensor);
 
 // Changes the contents of the copy of an argument, to detect that the program uses them as

@@ -9,9 +9,13 @@
 //   each capture started, and must give the same outputs and variables. Uninitialised memory is
 //   poisoned in these replays, so that a read of it shows.
 //
-// A step need not accept perturbed numbers: an index may be out of range. If it throws on the first
-// perturbation, it is captured again on the original numbers instead; if it throws on the second,
-// that check is skipped.
+// - Memory was read without an operator in a way that the perturbations do not change: the largest
+//   of some integers, or a flag. So the last capture locks memory (recorder_checks.cc). It comes
+//   last, since a thread that the step starts dies of an access to locked memory; the captures
+//   before it reject most such steps with an error.
+//
+// A step need not accept perturbed numbers: an index may be out of range. If it throws on them, it
+// is captured again on the original numbers instead.
 #include "trireme/capture/self_check.h"
 
 #include <ATen/ops/isnan.h>
@@ -19,7 +23,6 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <cstring>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
@@ -60,20 +63,33 @@ std::string first_user(const proto::GraphDef& def, int constant) {
   return "an output";
 }
 
-// Captures on perturbed numbers. If the step throws on them, captures on the original numbers for
-// perturbation 1, which still finds counters, and returns nullopt for perturbation 2. Sets
-// `options.perturbation` to the one that was used.
-std::optional<Captured> capture_again(const StepBody& step, const std::vector<at::Tensor>& inputs,
-                                      CaptureOptions& options) {
+// Captures on perturbed numbers. If the step throws on them, captures on the original numbers,
+// which still finds counters and reads of locked memory. Sets `options.perturbation` to the one
+// that was used.
+Captured capture_again(const StepBody& step, const std::vector<at::Tensor>& inputs,
+                       CaptureOptions& options) {
   try {
     return capture(step, inputs, options);
   } catch (const Error&) {
     throw;  // the recorder rejected the step
   } catch (const std::exception&) {
-    if (options.perturbation != 1) return std::nullopt;
     options.perturbation = 0;
     return capture(step, inputs, options);
   }
+}
+
+// Returns the variables that the step writes and whose contents are in the program. While it runs,
+// no other thread may use them (function.h), so their memory can be locked.
+std::vector<std::shared_ptr<VariableRecord>> written_here(const Captured& captured) {
+  std::vector<std::shared_ptr<VariableRecord>> variables;
+  for (size_t i = 0; i < captured.variables.size(); ++i) {
+    const auto& variable = captured.variables[i];
+    if (captured.graph->def.variables(static_cast<int>(i)).written() &&
+        variable->backend == nullptr && held_elsewhere(*variable).empty()) {
+      variables.push_back(variable);
+    }
+  }
+  return variables;
 }
 
 // Compares the graphs node by node. Returns an error that names the first difference.
@@ -188,10 +204,14 @@ CheckedCapture capture_and_check(const StepBody& step, const std::vector<at::Ten
     for (int perturbation : {1, 2}) {
       CaptureOptions other = options;
       other.perturbation = perturbation;
-      const std::optional<Captured> again = capture_again(step, inputs, other);
-      if (!again) continue;
-      throw_if_error(check_equal_captures(result.captured, *again));
-      throw_if_error(check_replay(*result.plan, *again, other));
+      other.is_known_dropout = nullptr;
+      if (perturbation == 2) {
+        other.lock_memory = true;
+        other.lock_variables = written_here(result.captured);
+      }
+      const Captured again = capture_again(step, inputs, other);
+      throw_if_error(check_equal_captures(result.captured, again));
+      throw_if_error(check_replay(*result.plan, again, other));
     }
   }
   // The tensors of the captured run served the checks only.

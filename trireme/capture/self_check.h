@@ -30,8 +30,8 @@ struct CheckedCapture {
 };
 // Captures a step and compiles its graph. If `check` is true, it also captures the step twice more
 // on other numbers, compares the graphs, and replays the graph on the numbers of each capture. That
-// is three runs of the step and three replays in all, and one run more if the step throws on other
-// numbers. Throws Error if the step cannot be captured or a check fails.
+// is three runs of the step and three replays in all, and up to two runs more if the step throws on
+// other numbers. Throws Error if the step cannot be captured or a check fails.
 CheckedCapture capture_and_check(const StepBody& step, const std::vector<at::Tensor>& inputs,
                                  const CaptureOptions& options, bool check);
 

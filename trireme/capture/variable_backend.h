@@ -17,22 +17,27 @@ struct VariableRecord;
 
 using VariableRecords = std::vector<std::shared_ptr<VariableRecord>>;
 
-// Stores variables outside of the program: on parameter servers (ps/). The program's own tensor of
-// such a variable keeps the initial contents. All functions throw Error if they fail. Thread-safe.
-class VariableBackend {
+// A place outside of the program that holds the contents of variables: a session's tasks or
+// parameter servers. All functions throw Error if they fail. Thread-safe.
+class VariableHolder {
  public:
-  virtual ~VariableBackend() = default;
-
-  // Takes over a new variable. Its tensor holds the initial contents.
-  virtual void adopt(const std::shared_ptr<VariableRecord>& variable) = 0;
-  // Returns the devices of the variable's shards, in order.
-  virtual std::vector<std::string> devices(const VariableRecord& variable) = 0;
+  virtual ~VariableHolder() = default;
 
   // Fetches the contents of a variable.
   virtual at::Tensor read(const VariableRecord& variable) = 0;
   // Assigns `value` to a variable, or adds it.
   enum class Change { kAssign, kAdd };
   virtual void change(const VariableRecord& variable, Change change, const at::Tensor& value) = 0;
+};
+
+// Stores variables outside of the program for as long as they live: on parameter servers (ps/). The
+// program's own tensor of such a variable keeps the initial contents.
+class VariableBackend : public VariableHolder {
+ public:
+  // Takes over a new variable. Its tensor holds the initial contents.
+  virtual void adopt(const std::shared_ptr<VariableRecord>& variable) = 0;
+  // Returns the devices of the variable's shards, in order.
+  virtual std::vector<std::string> devices(const VariableRecord& variable) = 0;
 
   // Makes `rule` (optim/update_rule.h) the rule that gradients of these variables are applied with.
   virtual void set_optimizer(const VariableRecords& variables, const std::string& rule,

@@ -44,13 +44,7 @@ class Registry {
       record->aggregation = variable.aggregation;
       record->slot_of = std::move(variable.slot_of);
       if (record->slot_of.empty() && !variable.in_program) record->backend = current_backend();
-      // An optimizer's state has no device of its own; it is placed with its variable.
-      if (record->slot_of.empty() && record->backend == nullptr) {
-        const DeviceRequest request = requested_device(
-            {.is_variable = true, .name = record->name, .bytes = record->tensor.nbytes()});
-        record->device = request.device.to_string();
-        record->device_scopes = request.scopes;
-      }
+      if (record->backend == nullptr) set_device(*record);
       by_name_[record->name] = record;
       by_tensor_[record->tensor.unsafeGetTensorImpl()] = record;
     }
@@ -79,6 +73,23 @@ class Registry {
   // Declared before the lock in each function, so that it is destroyed after the lock is released:
   // a backend may be destroyed with its last variable, which takes time.
   using ReleasedRecords = std::vector<std::shared_ptr<VariableRecord>>;
+
+  // An optimizer's state is placed with its variable, also in a graph that does not use the
+  // variable: it has one place only.
+  void set_device(VariableRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!record.slot_of.empty()) {
+      const auto found = by_name_.find(record.slot_of);
+      const auto owner = found == by_name_.end() ? nullptr : found->second.lock();
+      if (owner == nullptr) return;
+      record.device = owner->device;
+      record.device_scopes = owner->device_scopes;
+      return;
+    }
+    const DeviceRequest request = requested_device(
+        {.is_variable = true, .name = record.name, .bytes = record.tensor.nbytes()});
+    record.device = request.device.to_string();
+    record.device_scopes = request.scopes;
+  }
 
   // Removes the variables whose handles, or whose modules, are gone. Returns the records that the
   // registry held itself.
@@ -133,6 +144,10 @@ std::shared_ptr<VariableRecord> find_variable(const at::Tensor& tensor) {
 
 std::vector<std::shared_ptr<VariableRecord>> live_variables() {
   return Registry::instance().all();
+}
+
+std::string held_elsewhere(const VariableRecord& variable) {
+  return variable.holders.describe();
 }
 
 }  // namespace trireme::internal

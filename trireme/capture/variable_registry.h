@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trireme/capture/aggregation.h"
+#include "trireme/capture/variable_holders.h"
 
 // The process-wide registry of variables. A capture asks it once, at its start, which tensors of
 // the program are variables. All functions are thread-safe.
@@ -16,18 +17,22 @@ namespace trireme::internal {
 
 class VariableBackend;
 
-// One variable. Everything except the tensor's contents, the backend's state and `replays` stays as
-// it was made.
+// One variable. Everything except the tensor's contents, the backend's state, `holders` and
+// `replays` stays as it was made.
 struct VariableRecord {
   std::string name;  // unique among the live variables of the process
   at::Tensor tensor;
   bool trainable = true;
   Aggregation aggregation = Aggregation::kNone;
-  std::string slot_of;        // for an optimizer's state, the name of the variable it belongs to
-  std::string device;         // device named by the scopes in which it was made; empty for none
-  std::string device_scopes;  // names of those scopes, for explanations
+  std::string slot_of;  // for an optimizer's state, the name of the variable it belongs to
+  // Device named by the scopes in which it was made, or the device of the variable that it belongs
+  // to; empty for none.
+  std::string device;
+  std::string device_scopes;                 // names of those scopes, for explanations
   std::shared_ptr<VariableBackend> backend;  // null if it lives in the program or on `device`
   std::shared_ptr<void> backend_state;       // state that the backend keeps with it
+  // Sessions that hold the contents. None for a variable with a backend, which sessions reject.
+  VariableHolders holders;
   // Number of replays that wrote it. A capture that runs meanwhile uses it to tell their writes
   // from hidden writes of its own step.
   std::atomic<uint64_t> replays = 0;
@@ -57,5 +62,10 @@ std::shared_ptr<VariableRecord> add_externally_owned(NewVariable variable);
 std::shared_ptr<VariableRecord> find_variable(const at::Tensor& tensor);
 // Returns all variables that are still held.
 std::vector<std::shared_ptr<VariableRecord>> live_variables();
+
+// Returns an empty string if no session holds the contents of the variable. Otherwise names the
+// sessions, or the containers that closed sessions left it in: "the session at grpc://HOST:PORT, on
+// /job:worker/task:0". The tensor in the program is stale then. Does not look at backends.
+std::string held_elsewhere(const VariableRecord& variable);
 
 }  // namespace trireme::internal

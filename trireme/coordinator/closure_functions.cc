@@ -95,7 +95,12 @@ ClosurePtr ClosureFunctions::closure_of(const FunctionStep& step, const StandIns
   }
   add_until(step.inputs.size());
   for (uint32_t i : closure->function->own) {
-    closure->tensors.push_back(step.variables[i]->tensor.detach().clone());
+    const VariableRecord& variable = *step.variables[i];
+    if (const std::string holder = held_elsewhere(variable); !holder.empty()) {
+      throw refused(step, absl::StrCat("its variable '", variable.name, "' is held by ", holder,
+                                       "; make it in the strategy's scope()"));
+    }
+    closure->tensors.push_back(variable.tensor.detach().clone());
   }
   return closure;
 }

@@ -169,7 +169,7 @@ uint64_t ClosureQueue::expire(Time now) {
     const absl::Status error =
         make_status(ErrorCode::kDeadlineExceeded,
                     absl::StrCat("it was not done by its deadline; ",
-                                 task.empty() ? "no worker was free to run it"
+                                 task.empty() ? "no worker was up and free to run it"
                                               : "it was in flight on this worker"),
                     {task, name_of(*closure)});
     decide(closure, error);

@@ -185,9 +185,13 @@ void ClosureRun::end_repetition(std::vector<at::Tensor> results) {
   continue_with([self = shared_from_this()] { self->begin(); });
 }
 
+// An error that arose on this worker names the function. If its origin is an object that the
+// function uses, such as an iterator or a variable, that becomes part of the text.
 void ClosureRun::end(const absl::Status& error) {
-  end({.result = with_origin(
-           error, {environment().task, absl::StrCat("function '", function_->name, "'")})});
+  const Origin origin{environment().task, absl::StrCat("function '", function_->name, "'")};
+  const bool arose_here = error_origin(error).task.empty();
+  end({.result = with_origin(arose_here ? make_status(error_code(error), describe(error)) : error,
+                             origin)});
 }
 
 void ClosureRun::end(RunResult answer) {

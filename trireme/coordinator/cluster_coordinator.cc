@@ -165,6 +165,13 @@ internal::PendingResult ClusterCoordinator::schedule_step(
                 "its own, not part of another argument",
                 {"", absl::StrCat("function '", step->function, "'")});
   }
+  for (const auto& [id, resource] : stand_ins->resources()) {
+    if (impl_->resources->has(id)) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                "it was given per-worker values of another coordinator, and would draw the same "
+                "elements again; make them with the coordinator that schedules it",
+                {"", absl::StrCat("function '", step->function, "'")});
+  }
   const auto closure = impl_->functions->closure_of(*step, *stand_ins);
   // Prepares the same call for the shapes that a worker has drawn. The closure owns this function,
   // so the function refers to the closure by a plain pointer.

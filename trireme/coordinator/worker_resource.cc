@@ -102,6 +102,11 @@ std::vector<std::shared_ptr<WorkerResource>> WorkerResources::held() const {
   return resources;
 }
 
+bool WorkerResources::has(uint64_t resource) const {
+  MutexLock lock(mutex_);
+  return resources_.contains(resource);
+}
+
 std::vector<uint64_t> WorkerResources::unused(const std::set<uint64_t>& resources) const {
   std::vector<uint64_t> unused;
   MutexLock lock(mutex_);

@@ -60,6 +60,8 @@ class WorkerResources {
   // any more.
   void set_workers(const std::set<int>& workers);
 
+  // Returns true if make() of this object has made the resource, which the caller holds.
+  bool has(uint64_t resource) const;
   // Returns the ids in `resources` of resources that do not exist any more.
   std::vector<uint64_t> unused(const std::set<uint64_t>& resources) const;
 

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/mutex.h"
 #include "trireme/base/status.h"
+#include "trireme/capture/capture.h"
 #include "trireme/capture/device_request.h"
 #include "trireme/data/dataset_step.h"
 #include "trireme/data/example_element.h"
@@ -38,9 +39,10 @@ class DatasetSource : public internal::ElementSource {
   Element draw() override {
     if (internal::is_inlined()) {
       throw Error(ErrorCode::kFailedPrecondition,
-                  "a captured function draws from it without taking it as an argument, and would "
-                  "see the same element in every call; give the function an argument of type "
-                  "tr::Iterator& and pass the iterator",
+                  absl::StrCat("function '", internal::captured_function(),
+                               "' draws from it without taking it as an argument, and would see "
+                               "the same element in every call; give the function an argument of "
+                               "type tr::Iterator& and pass the iterator"),
                   {"", name_});
     }
     const internal::SuspendDeviceCheck own;
@@ -53,8 +55,7 @@ class DatasetSource : public internal::ElementSource {
     std::optional<Element> element = pull(*stream_);
     if (element) return *std::move(element);
     throw Error(ErrorCode::kEndOfData,
-                "there are no more elements; add repeat() to the dataset to start over, or use "
-                "next_optional(), which returns nullopt at the end",
+                "there are no more elements; add repeat() to the dataset to start over",
                 {"", name_});
   }
 

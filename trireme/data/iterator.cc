@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
+#include "trireme/capture/capture.h"
 #include "trireme/data/element.h"
 #include "trireme/function/draws.h"
 #include "trireme/function/function.h"
@@ -44,11 +45,13 @@ at::Tensor Iterator::next() {
 
 std::optional<std::vector<at::Tensor>> Iterator::next_optional() {
   if (internal::is_inlined()) {
-    throw Error(ErrorCode::kFailedPrecondition,
-                "next_optional() was called in a captured function, which cannot depend on whether "
-                "there is another element; use next(), and catch END_OF_DATA where the function is "
-                "called",
-                {"", name()});
+    throw Error(
+        ErrorCode::kFailedPrecondition,
+        absl::StrCat("next_optional() was called in function '", internal::captured_function(),
+                     "', which is captured and cannot depend on whether there is another "
+                     "element; use next(), and catch END_OF_DATA where the function is "
+                     "called"),
+        {"", name()});
   }
   try {
     return draw();
@@ -63,17 +66,23 @@ std::string Iterator::name() const {
 }
 
 std::vector<at::Tensor> Iterator::take(size_t tensors) {
-  if (source_->resource() != 0) {
+  internal::Element element;
+  try {
+    element = draw();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kEndOfData) throw;
     throw Error(
-        ErrorCode::kFailedPrecondition,
-        "it cannot be drawn from here; pass it to a function, which draws from it on the worker",
-        {"", name()});
+        error.code(),
+        absl::StrCat(error.message(), ", or use next_optional(), which returns nullopt at the end"),
+        error.origin());
   }
-  internal::Element element = source_->draw();
   if (element.size() == tensors) return element;
+  const auto call = [](size_t count) {
+    return count == 1 ? std::string("next()") : absl::StrCat("next<", count, ">()");
+  };
   const std::string message =
-      absl::StrCat("its elements are ", to_string(spec_of(element)), ", but ", tensors,
-                   " tensors were asked for; draw elements with next<", element.size(), ">()");
+      absl::StrCat("its elements are ", to_string(spec_of(element)), ", which ", call(tensors),
+                   " cannot return; use ", call(element.size()));
   source_->put_back(std::move(element));
   throw Error(ErrorCode::kInvalidArgument, message, {"", name()});
 }

@@ -177,7 +177,7 @@ std::vector<at::Tensor> NodeRunner::outputs() const {
 }
 
 Origin NodeRunner::origin() const {
-  return {"", absl::StrCat("graph '", plan_.graph->def.name(), "'")};
+  return {"", absl::StrCat("function '", plan_.graph->def.name(), "'")};
 }
 
 absl::Status NodeRunner::current_exception_as_status(size_t node) const {

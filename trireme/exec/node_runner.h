@@ -40,7 +40,7 @@ class NodeRunner {
   c10::IValue& value(int64_t number) { return values_[number]; }
   at::Generator& generator() { return generator_; }
 
-  // Returns the origin of errors of this run: its graph.
+  // Returns the origin of errors of this run: the function, which gave the graph its name.
   Origin origin() const;
   // Returns the error of a node that threw. Must be called from the handler that caught the
   // exception.

@@ -186,6 +186,8 @@ absl::StatusOr<std::vector<at::Tensor>> replay(const Plan& plan,
   // nevertheless: without it the LSTM kernel makes no workspace for its backward operator.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::AutoGradMode with_gradients(true);
+  // The casts of autocast are in the graph.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   Run run(plan, std::move(generator), options);
   TRIREME_RETURN_IF_ERROR(run.bind(inputs, variables));
   TRIREME_RETURN_IF_ERROR(run.execute());

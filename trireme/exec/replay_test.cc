@@ -22,9 +22,9 @@ TEST(Replay, ComputesTheGraphsOutputs) {
 TEST(Replay, NamesTheOperatorThatFails) {
   const auto plan = value_or_throw(compile_copy(small_graph()));
   const auto failed = replay(*plan, {at::zeros({3})}, {}, {});
-  EXPECT_THAT(describe(failed.status()),
-              AllOf(HasSubstr("graph 'small'"), HasSubstr("operator 'aten::add.Tensor' (node 0)"),
-                    HasSubstr("size of tensor a (3)")));
+  EXPECT_THAT(describe(failed.status()), AllOf(HasSubstr("function 'small'"),
+                                               HasSubstr("operator 'aten::add.Tensor' (node 0)"),
+                                               HasSubstr("size of tensor a (3)")));
   EXPECT_THAT(describe(replay(*plan, {}, {}, {}).status()), HasSubstr("takes 1 inputs, but got 0"));
 }
 

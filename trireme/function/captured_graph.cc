@@ -49,7 +49,10 @@ std::shared_ptr<VariableBackend> backend_of(
 
 bool CapturedGraph::is_valid() const {
   for (size_t i = 0; i < variables.size(); ++i) {
-    if (variables[i]->tensor.storage().unsafeGetStorageImpl() != storages[i]) return false;
+    if (variables[i]->tensor.storage().unsafeGetStorageImpl() != storages[i]._unsafe_get_target()) {
+      return false;
+    }
+    if (variables[i]->tensor.requires_grad() != need_gradients[i]) return false;
   }
   for (const ExternalTensor& external : externals) {
     if (external.changed()) return false;
@@ -59,10 +62,10 @@ bool CapturedGraph::is_valid() const {
 
 std::shared_ptr<const CapturedGraph> make_captured_graph(const std::string& function,
                                                          CheckedCapture checked,
-                                                         TrainingModes modes,
+                                                         ModuleStates modules,
                                                          FunctionCall::Shape shape) {
   auto graph = std::make_shared<CapturedGraph>();
-  graph->modes = std::move(modes);
+  graph->modules = std::move(modules);
   graph->plan = std::move(checked.plan);
   graph->variables = std::move(checked.captured.variables);
   graph->externals = std::move(checked.captured.externals);
@@ -70,7 +73,8 @@ std::shared_ptr<const CapturedGraph> make_captured_graph(const std::string& func
   graph->remote = remote_part(graph->plan->graph->def);
   graph->backend = backend_of(function, graph->variables);
   for (const auto& variable : graph->variables) {
-    graph->storages.push_back(variable->tensor.storage().unsafeGetStorageImpl());
+    graph->storages.push_back(variable->tensor.storage().getWeakStorageImpl());
+    graph->need_gradients.push_back(variable->tensor.requires_grad());
   }
   return graph;
 }

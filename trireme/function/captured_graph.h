@@ -11,7 +11,7 @@
 #include "trireme/capture/variable_backend.h"
 #include "trireme/exec/branch_tuner.h"
 #include "trireme/function/function_call.h"
-#include "trireme/function/training_modes.h"
+#include "trireme/function/module_states.h"
 
 namespace trireme::internal {
 
@@ -19,12 +19,14 @@ namespace trireme::internal {
 // the program that it is valid for. Thread-safe: immutable except for the tuner, which has its own
 // lock.
 struct CapturedGraph {
-  TrainingModes modes;  // training modes of the modules when it was captured
+  ModuleStates modules;  // states of the modules when it was captured
   std::shared_ptr<const Plan> plan;
   std::vector<std::shared_ptr<VariableRecord>> variables;
-  std::vector<const c10::StorageImpl*> storages;  // storages of the variables; not dereferenced
-  std::vector<ExternalTensor> externals;          // tensors that became constants
-  FunctionCall::Shape shape;                      // structure of the results
+  // Storages of the variables. Weak, so that no other storage can take the address of one.
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages;
+  std::vector<bool> need_gradients;       // for each variable, whether it needed gradients
+  std::vector<ExternalTensor> externals;  // tensors that became constants
+  FunctionCall::Shape shape;              // structure of the results
   // Description of a part that the program itself cannot run, for errors; empty if there is none.
   std::string remote;
   // Backend of the variables that do not live in the program; null if all do.
@@ -33,15 +35,15 @@ struct CapturedGraph {
 
   // Returns true if the program's state outside of the signature is still the one that the graph
   // was captured for. A variable with another storage was given another dtype or device; a tensor
-  // that became a constant may have been written to.
+  // that became a constant may have been replaced or written to.
   bool is_valid() const;
 };
 
-// Makes a CapturedGraph of the result of a capture. `modes` are the modes from before the capture.
-// Throws Error if the graph uses variables of two backends.
+// Makes a CapturedGraph of the result of a capture. `modules` are the states from before the
+// capture. Throws Error if the graph uses variables of two backends.
 std::shared_ptr<const CapturedGraph> make_captured_graph(const std::string& function,
                                                          CheckedCapture checked,
-                                                         TrainingModes modes,
+                                                         ModuleStates modules,
                                                          FunctionCall::Shape shape);
 
 }  // namespace trireme::internal

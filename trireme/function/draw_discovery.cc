@@ -35,6 +35,25 @@ Error draws_vary(const std::string& function) {
                             "draws may depend on its arguments only"));
 }
 
+// Returns the error for a source that has fewer than `counts` elements left.
+Error end_of_data(const std::string& function, const DrawnCall& call,
+                  const std::vector<size_t>& counts) {
+  const std::vector<size_t> drawn = call.draws().counts();
+  // Elements are drawn from one source after the other, so the first that lacks some has ended.
+  size_t ended = 0;
+  while (drawn[ended] >= counts[ended]) ++ended;
+  const std::string left = drawn[ended] == 0
+                               ? "has no more elements"
+                               : absl::StrCat("has only ", drawn[ended], " of the ", counts[ended],
+                                              " elements that the step draws");
+  return Error(ErrorCode::kEndOfData,
+               absl::StrCat("argument ", call.call().source_arguments[ended], ", ",
+                            call.call().sources[ended]->name(), ", ", left,
+                            "; catch END_OF_DATA where the function is called, or add repeat() to "
+                            "the dataset to start over"),
+               {"", absl::StrCat("function '", function, "'")});
+}
+
 }  // namespace
 
 std::vector<at::Tensor> DrawingBody::operator()(const std::vector<at::Tensor>& inputs) {
@@ -93,7 +112,12 @@ DrawDiscovery::DrawDiscovery(const std::string& function, DrawnCall& call)
 
 void DrawDiscovery::redraw(const DrawCountMismatch& others) {
   if (attempts_left_-- == 0) throw draws_vary(function_);
-  call_.adjust(others.counts);
+  try {
+    call_.adjust(others.counts);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kEndOfData) throw;
+    throw end_of_data(function_, call_, others.counts);
+  }
 }
 
 }  // namespace trireme::internal

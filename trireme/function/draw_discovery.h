@@ -48,7 +48,7 @@ class DrawDiscovery {
 
   // Calls `attempt`, which captures with a DrawingBody, and returns its result. While it throws
   // DrawCountMismatch, draws other numbers of elements and calls it again. Throws Error after too
-  // many attempts.
+  // many attempts, and with code END_OF_DATA if a source has too few elements.
   template <typename Attempt>
   auto run(Attempt attempt) {
     for (;;) {

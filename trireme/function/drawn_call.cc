@@ -35,6 +35,12 @@ std::vector<at::Tensor> DrawnCall::inputs() const {
       inputs.insert(inputs.end(), element.begin(), element.end());
     }
   }
+  // Kernels of a replay take lazily conjugated and negated tensors for plain ones.
+  for (at::Tensor& input : inputs) {
+    if (input.defined() && (input.is_conj() || input.is_neg())) {
+      input = input.resolve_conj().resolve_neg();
+    }
+  }
   return inputs;
 }
 

@@ -20,6 +20,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "trireme/base/error.h"
 #include "trireme/base/status.h"
 #include "trireme/capture/device_request.h"
@@ -33,11 +34,17 @@
 #include "trireme/function/captured_graph.h"
 #include "trireme/function/draw_discovery.h"
 #include "trireme/function/drawn_call.h"
+#include "trireme/function/module_states.h"
 #include "trireme/function/replicas.h"
 #include "trireme/function/signature_cache.h"
-#include "trireme/function/training_modes.h"
 
 namespace trireme::internal {
+
+namespace {
+
+thread_local bool in_eager_step = false;
+
+}  // namespace
 
 struct FunctionCore::Impl {
   Impl(std::string function, FunctionOptions function_options)
@@ -86,15 +93,27 @@ struct FunctionCore::Impl {
                                 .arguments = signature_key(call.call().arguments),
                                 .draws = call.draws().counts(),
                                 .graph = nullptr};
-    TrainingModes modes = TrainingModes::now();
-    DrawingBody body(name, call);
-    CheckedCapture checked =
-        capture_and_check(std::ref(body), inputs, {.name = name, .seed = seed(), .step = step},
-                          options.check_capture);
-    auto graph = make_captured_graph(name, std::move(checked), std::move(modes), call.call().shape);
+    ModuleStates modules = ModuleStates::now();
+    auto graph = make_captured_graph(name, capture_body(call, inputs), std::move(modules),
+                                     call.call().shape);
     entry.graph = graph;
     cache.add(std::move(entry), call.signatures());
     return graph;
+  }
+
+  CheckedCapture capture_body(const DrawnCall& call, const std::vector<at::Tensor>& inputs) const {
+    DrawingBody body(name, call);
+    try {
+      return capture_and_check(
+          std::ref(body), inputs,
+          {.name = name, .seed = seed(), .step = step, .is_known_dropout = is_watched_dropout},
+          options.check_capture);
+    } catch (c10::Error& error) {
+      // LibTorch's own error, of a kernel that the body called.
+      error.add_context(absl::StrCat("in captured function '", name, "', called with (",
+                                     absl::StrJoin(call.signatures(), ", "), ")"));
+      throw;
+    }
   }
 
   void check_not_in_replica() const {
@@ -109,12 +128,13 @@ struct FunctionCore::Impl {
 
   void check_arguments(const std::vector<at::Tensor>& tensors) const {
     for (size_t i = 0; i < tensors.size(); ++i) {
-      if (tensors[i].defined() && tensors[i].requires_grad() && !tensors[i].is_leaf()) {
+      if (tensors[i].defined() && tensors[i].requires_grad()) {
         throw Error(ErrorCode::kInvalidArgument,
                     absl::StrCat("tensor ", i,
-                                 " of its arguments has an autograd history, which a captured "
-                                 "function would cut off. Pass it detached, or move the code that "
-                                 "computes it into the function"),
+                                 " of its arguments needs gradients, which a captured function "
+                                 "would not pass on: its replays leave no '.grad' and no autograd "
+                                 "history. Pass it detached, and compute with it inside of the "
+                                 "function; make it a tr::Variable if it is trained"),
                     origin());
       }
     }
@@ -126,6 +146,14 @@ struct FunctionCore::Impl {
                   absl::StrCat("it has ", prepared.graph->remote,
                                ", which this program cannot reach by itself; run the function with "
                                "tr::Session(target).run(function, arguments...)"),
+                  origin());
+    }
+    for (const auto& variable : prepared.graph->variables) {
+      const std::string holder = held_elsewhere(*variable);
+      if (holder.empty()) continue;
+      throw Error(ErrorCode::kFailedPrecondition,
+                  absl::StrCat("its variable '", variable->name, "' is held by ", holder,
+                               "; run the function with session.run(function, arguments...)"),
                   origin());
     }
     for (const auto& source : prepared.call.call().sources) {
@@ -226,12 +254,19 @@ void FunctionCore::run_eagerly(const std::function<void()>& body) {
     before = generator.get_state();
   }
   seed_step(impl_->seed(), impl_->step++);
+  in_eager_step = true;
   const auto restore = [&] {
+    in_eager_step = false;
     const std::lock_guard<std::mutex> lock(generator.mutex());
     generator.set_state(before);
   };
   try {
     body();
+  } catch (c10::Error& error) {
+    restore();
+    error.add_context(absl::StrCat("in function '", impl_->name,
+                                   "', which runs as plain code since tr::run_eagerly(true)"));
+    throw;
   } catch (...) {
     restore();
     throw;
@@ -253,6 +288,10 @@ int FunctionCore::captures() const {
 
 bool is_inlined() {
   return is_capturing();
+}
+
+bool is_in_eager_step() {
+  return in_eager_step;
 }
 
 at::Tensor detach_from_variables(const at::Tensor& tensor) {

@@ -54,7 +54,7 @@ class Function;
 // A handle: copies share the captured graphs and the count of steps. Threads may call it at the
 // same time unless a step writes variables in the program's memory, which are not synchronised.
 // Captures of all threads take turns, and while one runs no other thread may use `.grad` of a
-// variable.
+// variable, or a variable that the function writes.
 template <typename R, typename... Args>
 class Function<R(Args...)> {
  public:
@@ -88,7 +88,8 @@ class Function<R(Args...)> {
 
 // Returns a captured function with this body. `name` is for errors, explanations and traces. The
 // body takes and returns tensors, and vectors, maps, pairs, tuples and optionals of them; it may
-// also take numbers, strings and iterators (structure.h).
+// also take numbers, strings and iterators (structure.h). The types of its arguments must be
+// written out: a generic lambda does not compile.
 template <typename F>
 Function<typename internal::SignatureOf<F>::Type> function(std::string name, F body,
                                                            FunctionOptions options = {});

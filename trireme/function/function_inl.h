@@ -55,6 +55,9 @@ class FunctionCore {
 
 // Returns true if the calling thread is capturing a function, so that a call becomes part of it.
 bool is_inlined();
+// Returns true if the calling thread runs a function in eager mode, so that a call becomes part of
+// it: it draws the random numbers of that step, and its result keeps its autograd history.
+bool is_in_eager_step();
 // Returns the tensor detached, and copied if it shares memory with a variable: a result of an eager
 // step must not change with the variable later.
 at::Tensor detach_from_variables(const at::Tensor& tensor);
@@ -69,21 +72,35 @@ R assemble(const void* shape, const std::vector<at::Tensor>& tensors) {
   }
 }
 
+// True if the types of the arguments of F are known without a call: F is a function pointer, or has
+// one operator(), which is not a template.
+template <typename F>
+concept HasOneSignature = requires(F body) { std::function{body}; };
+
 // The type R(Args...) of a lambda, functor or function pointer.
 template <typename F>
-struct SignatureOf : SignatureOf<decltype(&F::operator())> {};
-template <typename C, typename R, typename... Args>
-struct SignatureOf<R (C::*)(Args...) const> {
-  using Type = R(Args...);
+struct SignatureOf {
+  static_assert(
+      HasOneSignature<F>,
+      "the function must have one signature, since its arguments are taken apart by their "
+      "types: write [](const torch::Tensor& x) instead of [](auto x), and put a class "
+      "with several operator() into a lambda");
 };
-template <typename C, typename R, typename... Args>
-struct SignatureOf<R (C::*)(Args...)> {
-  using Type = R(Args...);
+template <HasOneSignature F>
+struct SignatureOf<F> : SignatureOf<decltype(std::function{std::declval<F>()})> {};
+template <typename Signature>
+struct SignatureOf<std::function<Signature>> {
+  using Type = Signature;
 };
+
+// True if a function takes tensors by a reference that is not const. It would assign to copies.
+template <typename Signature>
+inline constexpr bool kReturnsThroughArguments = false;
 template <typename R, typename... Args>
-struct SignatureOf<R (*)(Args...)> {
-  using Type = R(Args...);
-};
+inline constexpr bool kReturnsThroughArguments<R(Args...)> =
+    ((std::is_lvalue_reference_v<Args> && !std::is_const_v<std::remove_reference_t<Args>> &&
+      Structure<std::decay_t<Args>>::kTensorsOnly) ||
+     ...);
 
 }  // namespace internal
 
@@ -100,7 +117,7 @@ R Function<R(Args...)>::operator()(std::decay_t<Args>... args) const {
 
 template <typename R, typename... Args>
 R Function<R(Args...)>::run(const StepOptions& options, std::decay_t<Args>... args) const {
-  if (internal::is_inlined()) return body_(args...);
+  if (internal::is_inlined() || internal::is_in_eager_step()) return body_(args...);
   if (runs_eagerly()) return run_body_eagerly(args...);
   Call call(*this, args...);
   auto result = core_->run(call, options);
@@ -207,12 +224,19 @@ struct internal::Access<Function<R(Args...)>> {
                                                      std::decay_t<Args>... args) {
     return function.core_->preview(typename Function<R(Args...)>::Call(function, args...));
   }
+  // Returns the call with its types erased, to capture it without the function's cache.
+  static FunctionCall call(const Function<R(Args...)>& function, std::decay_t<Args>... args) {
+    return typename Function<R(Args...)>::Call(function, args...);
+  }
 };
 
 template <typename F>
 Function<typename internal::SignatureOf<F>::Type> function(std::string name, F body,
                                                            FunctionOptions options) {
   using Signature = typename internal::SignatureOf<F>::Type;
+  static_assert(!internal::kReturnsThroughArguments<Signature>,
+                "a captured function works on copies of its arguments, so a tensor that it assigns "
+                "to an argument is lost: take const torch::Tensor&, and return the tensor");
   return internal::Access<Function<Signature>>::make(std::move(name), std::move(body),
                                                      std::move(options));
 }

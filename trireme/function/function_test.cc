@@ -271,7 +271,7 @@ TEST(Function, ErrorsInReplayNameModuleAndScope) {
     f(x, torch::full({1}, 9, torch::kLong));
     FAIL() << "did not throw";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("graph 'f'"), HasSubstr("aten::index_select"),
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("function 'f'"), HasSubstr("aten::index_select"),
                                     HasSubstr("scope 'loss'"), HasSubstr("out of range")));
   }
 }

@@ -3,7 +3,7 @@
 #include <torch/nn/module.h>
 
 #include "trireme/capture/variable_registry.h"
-#include "trireme/function/training_modes.h"
+#include "trireme/function/module_states.h"
 
 namespace trireme {
 namespace {
@@ -15,7 +15,7 @@ std::string join(const std::string& prefix, const std::string& name) {
 }  // namespace
 
 std::vector<Variable> track(torch::nn::Module& module, const std::string& name) {
-  internal::watch_training_mode(module);
+  internal::watch_module(module);
   std::vector<Variable> variables;
   for (const auto& parameter : module.named_parameters()) {
     variables.push_back(internal::Access<Variable>::make(internal::add_externally_owned(

@@ -16,9 +16,10 @@ namespace trireme {
 // variables as long as the module lives. Calling it again changes nothing. Optimizers call it for
 // the module that they are made with.
 //
-// From then on the training mode of the module is part of the signature of captured functions:
-// they use one graph after train() and another after eval(). The mode of a module that no shared
-// pointer owns is not noticed.
+// From then on the state of the module is part of the signature of captured functions: they use one
+// graph after train() and another after eval(), and are captured again when a parameter is frozen
+// or a submodule replaced. Call it again after a parameter or a submodule was replaced. Throws
+// Error for a module that no shared pointer owns, whose state cannot be watched.
 //
 //   torch::nn::Linear net(3, 2);
 //   tr::track(net, "net");  // variables "net.weight" and "net.bias"

@@ -1,10 +1,11 @@
 // A list in the order of use, searched linearly: a function has few signatures. The key does not
-// cover everything that the validity of a graph depends on. Training modes are compared with the
-// snapshot in the graph, so that graphs for both modes stay in the cache. A graph whose variables
-// or constants have changed (is_valid) will not become valid again, so it is removed when it is
-// found.
+// cover everything that the validity of a graph depends on. The states of modules are compared with
+// the snapshot in the graph, so that graphs for train() and eval() stay in the cache. A graph whose
+// variables or constants have changed (is_valid) will not become valid again, so it is removed when
+// it is found.
 #include "trireme/function/signature_cache.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/DefaultDtype.h>
 
@@ -23,8 +24,15 @@ constexpr int kRetracesBeforeWarning = 5;
 
 std::string signature_key(const std::vector<std::string>& arguments) {
   std::string key = absl::StrJoin(arguments, ";");
-  absl::StrAppend(&key, c10::GradMode::is_enabled() ? "|g" : "|n",
-                  c10::get_default_dtype_as_scalartype() == at::kFloat ? "" : "|d");
+  absl::StrAppend(&key, c10::GradMode::is_enabled() ? "|g" : "|n");
+  if (const auto dtype = c10::get_default_dtype_as_scalartype(); dtype != at::kFloat) {
+    absl::StrAppend(&key, "|default ", c10::toString(dtype));
+  }
+  for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
+    if (!at::autocast::is_autocast_enabled(device)) continue;
+    absl::StrAppend(&key, "|autocast ", c10::DeviceTypeName(device), " ",
+                    c10::toString(at::autocast::get_autocast_dtype(device)));
+  }
   return key;
 }
 
@@ -33,14 +41,15 @@ SignatureCache::SignatureCache(std::string function, size_t capacity)
 
 std::shared_ptr<const CapturedGraph> SignatureCache::find(const std::string& key) {
   MutexLock lock(mutex_);
-  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-    if (entry->key != key || !entry->graph->modes.are_current()) continue;
-    if (!entry->graph->is_valid()) {
-      entries_.erase(entry);
-      return nullptr;
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    if (entry->key != key || !entry->graph->modules.are_current()) {
+      ++entry;
+    } else if (!entry->graph->is_valid()) {
+      entry = entries_.erase(entry);
+    } else {
+      entries_.splice(entries_.begin(), entries_, entry);
+      return entries_.front().graph;
     }
-    entries_.splice(entries_.begin(), entries_, entry);
-    return entries_.front().graph;
   }
   return nullptr;
 }
@@ -69,7 +78,7 @@ int SignatureCache::captures() const {
 void SignatureCache::count_capture(std::vector<std::string> arguments) {
   // The first capture does not count as a retrace.
   if (captures_++ == kRetracesBeforeWarning) {
-    std::string which = "no argument, but the training mode or the contents of a constant";
+    std::string which = "no argument, but the state of a module or the contents of a constant";
     for (size_t i = 0; i < arguments.size() && i < last_arguments_.size(); ++i) {
       if (arguments[i] == last_arguments_[i]) continue;
       which =

@@ -12,7 +12,7 @@
 namespace trireme::internal {
 
 // Returns one key for the signatures of all arguments and for the modes that a graph depends on:
-// gradient mode and default dtype.
+// gradient mode, default dtype and autocast.
 std::string signature_key(const std::vector<std::string>& arguments);
 
 // The captured graphs of one function, by the signature of their calls. Evicts the least recently

@@ -1,12 +1,13 @@
 // Where reads and changes of a variable go. During a capture they go to the variable's tensor in
 // the program, as ordinary operators that the recorder sees; the graph knows which variable it is,
-// and whatever runs the graph redirects them. Outside of a capture they go to the tensor if the
-// variable lives in the program, and to its backend if it lives on parameter servers. A variable on
-// another task can be reached only by a session. In one of several replicas changes are deferred
-// first of all (replicas.h).
+// and whatever runs the graph redirects them. Outside of a capture they go to the holder of the
+// variable: its backend if it lives on parameter servers, or the session that holds its contents.
+// They go to the tensor if there is no holder. A variable on another task can be reached only by a
+// session. In one of several replicas changes are deferred first of all (replicas.h).
 #include "trireme/function/variable.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/native/TypeProperties.h>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
@@ -16,37 +17,58 @@
 #include "trireme/capture/variable_backend.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/function/replicas.h"
+#include "trireme/tensor/dtype.h"
+#include "trireme/tensor/format_shape.h"
 
 namespace trireme {
 namespace {
 
+Error error_of(const internal::VariableRecord& record, ErrorCode code, const std::string& why) {
+  return Error(code, why, {"", absl::StrCat("variable '", record.name, "'")});
+}
+
 void check_shape(const internal::VariableRecord& record, const at::Tensor& value) {
   if (value.sizes() == record.tensor.sizes()) return;
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      absl::StrCat("cannot assign a tensor of another shape (", value.dim(), " dimensions, ",
-                   value.numel(), " elements) to it (", record.tensor.dim(), " dimensions, ",
-                   record.tensor.numel(), " elements); a variable keeps its shape"),
-      {"", absl::StrCat("variable '", record.name, "'")});
+  throw error_of(record, ErrorCode::kInvalidArgument,
+                 absl::StrCat("cannot assign a tensor of shape ", format_shape(value.sizes()),
+                              " to it: it has the shape ", format_shape(record.tensor.sizes()),
+                              ", and a variable keeps its shape"));
 }
 
-// Throws Error for a variable on another task: the program's tensor holds only its initial
-// contents.
-void check_reachable(const internal::VariableRecord& record) {
-  if (!record.is_remote() || internal::is_capturing() || runs_eagerly()) return;
-  throw Error(ErrorCode::kFailedPrecondition,
-              absl::StrCat("it lives on '", record.device,
-                           "', not in this program; read and write it in a function that a "
-                           "tr::Session runs"),
-              {"", absl::StrCat("variable '", record.name, "'")});
+// Throws Error if the sum of the variable and `delta` has a dtype that the variable cannot hold.
+void check_sum(const internal::VariableRecord& record, const at::Tensor& delta) {
+  auto state = at::native::update_result_type_state(record.tensor, {});
+  state = at::native::update_result_type_state(delta, state);
+  const at::ScalarType held = record.tensor.scalar_type();
+  if (c10::canCast(at::native::result_type(state), held)) return;
+  throw error_of(record, ErrorCode::kInvalidArgument,
+                 absl::StrCat("cannot add a tensor of dtype ", dtype_name(delta.scalar_type()),
+                              " to it: it has the dtype ", dtype_name(held),
+                              ", and a variable keeps its dtype; convert the tensor with to()"));
 }
 
-using Change = internal::VariableBackend::Change;
+using Change = internal::VariableHolder::Change;
 
-// Returns true if reads and changes go to the variable's backend. A capture works on the program's
-// tensor instead.
-bool uses_backend(const internal::VariableRecord& record) {
-  return record.backend != nullptr && !internal::is_capturing();
+// Returns the place that reads and changes go to; null for the program's tensor. Throws Error if
+// the contents are somewhere else and cannot be reached.
+std::shared_ptr<internal::VariableHolder> holder_of(const internal::VariableRecord& record) {
+  if (internal::is_capturing()) return nullptr;
+  if (record.backend != nullptr) return record.backend;
+  if (runs_eagerly()) {
+    // A function in eager mode writes to the tensors that it reads, and differentiates by them.
+    const std::string holder = internal::held_elsewhere(record);
+    if (holder.empty()) return nullptr;
+    throw error_of(record, ErrorCode::kFailedPrecondition,
+                   absl::StrCat("eager mode computes in this program, but ", holder,
+                                ", holds its contents; turn eager mode off with "
+                                "tr::run_eagerly(false)"));
+  }
+  if (auto session = record.holders.find()) return session;
+  if (!record.is_remote()) return nullptr;
+  throw error_of(record, ErrorCode::kFailedPrecondition,
+                 absl::StrCat("it lives on '", record.device,
+                              "', not in this program; read and write it in a function "
+                              "that a tr::Session runs"));
 }
 
 using Assign = void (Variable::*)(const at::Tensor&) const;
@@ -118,36 +140,40 @@ std::vector<std::string> Variable::shards() const {
 }
 
 at::Tensor Variable::read() const {
-  check_reachable(*record_);
-  if (uses_backend(*record_)) return record_->backend->read(*record_);
+  if (const auto holder = holder_of(*record_)) return holder->read(*record_);
   return record_->tensor;
 }
 
 void Variable::assign(const at::Tensor& value) const {
-  check_reachable(*record_);
+  const auto holder = holder_of(*record_);
   check_shape(*record_, value);
   if (internal::in_replica()) return defer_assign(*this, "assign", value, &Variable::assign);
-  if (uses_backend(*record_)) return record_->backend->change(*record_, Change::kAssign, value);
+  if (holder != nullptr) return holder->change(*record_, Change::kAssign, value);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).copy_(value);
 }
 
 void Variable::assign_add(const at::Tensor& delta) const {
-  check_reachable(*record_);
+  const auto holder = holder_of(*record_);
   check_shape(*record_, delta);
   if (internal::in_replica())
     return defer_assign(*this, "assign_add", delta, &Variable::assign_add);
-  if (uses_backend(*record_)) return record_->backend->change(*record_, Change::kAdd, delta);
+  check_sum(*record_, delta);
+  if (holder != nullptr) return holder->change(*record_, Change::kAdd, delta);
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).add_(delta);
 }
 
 void Variable::assign_sub(const at::Tensor& delta) const {
-  check_reachable(*record_);
+  const auto holder = holder_of(*record_);
   check_shape(*record_, delta);
   if (internal::in_replica())
     return defer_assign(*this, "assign_sub", delta, &Variable::assign_sub);
-  if (uses_backend(*record_)) return record_->backend->change(*record_, Change::kAdd, -delta);
+  check_sum(*record_, delta);
+  if (holder != nullptr) {
+    const internal::SuspendDeviceCheck no_device_check;
+    return holder->change(*record_, Change::kAdd, -delta);
+  }
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).sub_(delta);
 }

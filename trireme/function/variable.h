@@ -32,9 +32,11 @@ struct VariableOptions {
 //     return x * calls.read();
 //   });
 //
-// A variable lives in the memory of the program, with two exceptions. Made in a DeviceScope that
-// names a task, it lives on that task once a session uses it. Made in the scope of parameter
-// servers (strategy.scope()), it lives on them.
+// A variable lives in the memory of the program, with two exceptions. Made in the scope of
+// parameter servers (strategy.scope()), it lives on them. Once a step of a session has used it, it
+// lives on a task of the session, until the session is closed: read() and assign() go there, and
+// code that uses the memory in the program gets an error. That task is the one that a DeviceScope
+// named when the variable was made, or else the session's master.
 //
 // A handle: copies refer to the same variable. A variable in the program's memory is not
 // synchronised: a step that writes it must not run at the same time as another that uses it.
@@ -54,16 +56,20 @@ class Variable {
   // Returns the devices of its shards, in order; only device() if it has no shards.
   std::vector<std::string> shards() const;
   // Returns the contents. In the program's memory that is the variable's own tensor, not a copy,
-  // and gradients flow through it to the variable. A variable on parameter servers is fetched from
-  // there, unless a function is being captured. Throws Error for a variable on another task, unless
-  // a function is being captured.
+  // and gradients flow through it to the variable. The contents of a variable on parameter servers
+  // or on a session's task are fetched from there; writing to the fetched copy does not change the
+  // variable. While a function is being captured, the result stands for the variable wherever it
+  // lives.
+  //
+  // Throws Error for a variable that a DeviceScope placed on a task and that no session has used
+  // yet, and if several sessions hold different copies of it.
   at::Tensor read() const;
   // Does the same as read(), so that a variable can be an argument of LibTorch's functions.
   operator at::Tensor() const { return read(); }
 
-  // Replaces the contents. Throws Error unless `value` has the variable's shape, which never
-  // changes. In one of several replicas it takes effect once, after the last replica, with the
-  // values combined by the variable's aggregation.
+  // Replaces the contents where the variable lives, under the rules of read(). Throws Error unless
+  // `value` has the variable's shape, which never changes. In one of several replicas it takes
+  // effect once, after the last replica, with the values combined by the variable's aggregation.
   void assign(const at::Tensor& value) const;
   // Adds `delta` to the contents, under the rules of assign().
   void assign_add(const at::Tensor& delta) const;

@@ -101,6 +101,7 @@ std::shared_ptr<GraphData> GraphBuilder::finish() {
   out.set_format(def.format());
   out.set_torch_version(def.torch_version());
   out.set_inputs(def.inputs());
+  out.set_default_dtype(def.default_dtype());
   *out.mutable_variables() = def.variables();
   *out.mutable_scopes() = def.scopes();
   std::vector<int64_t> numbers(def.values_size(), -1), nodes(def.nodes_size() + 1, 0);

@@ -1,5 +1,6 @@
 #include "trireme/graph/graph_header.h"
 
+#include <c10/core/DefaultDtype.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
@@ -36,6 +37,23 @@ absl::Status check_header(const proto::GraphDef& def, size_t constants) {
   if (def.inputs() > static_cast<uint32_t>(def.values_size()) + (1u << 16)) {
     return invalid_argument(absl::StrCat("the graph asks for ", def.inputs(), " inputs, but has ",
                                          def.values_size(), " values"));
+  }
+  if (def.default_dtype() != 0) {
+    const auto dtype = static_cast<c10::ScalarType>(def.default_dtype() - 1);
+    if (def.default_dtype() > static_cast<uint32_t>(c10::ScalarType::Undefined)) {
+      return invalid_argument(
+          absl::StrCat("the graph has the unknown default dtype ", def.default_dtype() - 1));
+    }
+    const auto own = c10::get_default_dtype_as_scalartype();
+    if (dtype != own) {
+      return make_status(
+          ErrorCode::kFailedPrecondition,
+          absl::StrCat("an operator of the graph makes floats out of integers, and was captured "
+                       "with the default dtype ",
+                       c10::toString(dtype), ", while this process has ", c10::toString(own),
+                       ". Convert the integers with to() in the function"),
+          {"", absl::StrCat("graph '", def.name(), "'")});
+    }
   }
   std::unordered_set<std::string> names;
   for (const proto::Variable& variable : def.variables()) {

@@ -23,6 +23,7 @@
 #include <ATen/ops/stack.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -33,6 +34,7 @@
 #include "trireme/capture/variable_registry.h"
 #include "trireme/function/replicas.h"
 #include "trireme/optim/update_rule.h"
+#include "trireme/tensor/format_shape.h"
 
 namespace trireme {
 
@@ -40,6 +42,7 @@ using at::Tensor;
 
 // An optimizer's variables and state.
 struct Optimizer::Bound {
+  std::string name;  // for errors: "the sgd optimizer of variable 'w'"
   std::vector<Variable> variables;
   std::vector<std::vector<Variable>> slots;  // for each slot of the rule, parallel to `variables`
   Variable step, lr;
@@ -50,6 +53,27 @@ struct Optimizer::Bound {
   // Sends gradients to the backend, or records them in a step under capture. Takes one for each
   // variable, and skips undefined ones.
   void push(const std::vector<Tensor>& gradients) const;
+
+  // Returns the gradients of `loss`, one for each variable. They are undefined for the variables
+  // that it does not depend on, and for those that were frozen since the optimizer was made.
+  std::vector<Tensor> gradients_of(const Tensor& loss) const;
+  // Throws Error unless `loss` is a number that gradients can be computed of.
+  void check_loss(const Tensor& loss) const;
+  // Throws Error if the variables are on parameter servers and no function is being captured: the
+  // program then holds only copies of them, to which no gradient flows.
+  void check_has_gradients(const char* call) const;
+  // Throws Error if a session holds a variable or the state and no function is being captured: an
+  // update would be made to copies.
+  void check_not_held(const char* call) const;
+  // Returns an error of a call, which names the optimizer and the function under capture.
+  Error error(ErrorCode code, const char* call, const std::string& why) const;
+};
+
+// A call of the program that applies gradients.
+struct Optimizer::Call {
+  const char* name;               // name of the call for errors: "minimize"
+  const char* if_none = nullptr;  // error if no gradient is defined; null if that is allowed
+  MinimizeOptions options = {};
 };
 
 namespace {
@@ -72,6 +96,49 @@ internal::VariableRecords records_of(const std::vector<Variable>& variables) {
   internal::VariableRecords records;
   for (const Variable& variable : variables) records.push_back(VariableAccess::record(variable));
   return records;
+}
+
+// Returns the variables among `variables` that can be trained. Throws Error if there are none.
+std::vector<Variable> trainable_of(const std::string& rule,
+                                   const std::vector<Variable>& variables) {
+  std::vector<Variable> trainable;
+  for (const Variable& variable : variables) {
+    if (variable.trainable() && VariableAccess::record(variable)->tensor.requires_grad()) {
+      trainable.push_back(variable);
+    }
+  }
+  if (!trainable.empty()) return trainable;
+  const std::string why =
+      variables.empty()
+          ? " optimizer was given no variables; make it with a module that has parameters, or with "
+            "variables"
+          : absl::StrCat(" optimizer was given variables of which none is trainable, '",
+                         variables[0].name(),
+                         "' among them; give it variables of a floating-point dtype that are made "
+                         "with VariableOptions::trainable, or a module with parameters that are "
+                         "not frozen (requires_grad)");
+  throw Error(ErrorCode::kInvalidArgument, absl::StrCat("the ", rule, why));
+}
+
+// Throws Error while a function is captured: the optimizer would exist during the capture only.
+void check_not_capturing(const std::string& rule) {
+  if (!internal::is_capturing()) return;
+  throw Error(ErrorCode::kFailedPrecondition,
+              absl::StrCat("the ", rule,
+                           " optimizer was made in a captured function, where its state would be "
+                           "lost after each step; make it before the function, and use it there"),
+              {"", absl::StrCat("function '", internal::captured_function(), "'")});
+}
+
+// Returns copies of gradients in one of several replicas, and otherwise the gradients themselves: a
+// replica's gradients are applied later, and it may write to them before.
+std::vector<Tensor> kept_in_replica(std::vector<Tensor> gradients) {
+  if (!internal::in_replica()) return gradients;
+  const at::NoGradGuard no_gradients;
+  for (Tensor& gradient : gradients) {
+    if (gradient.defined()) gradient = gradient.clone();
+  }
+  return gradients;
 }
 
 // Returns the gradient with the strides of the parameter. The fused kernels ignore strides and walk
@@ -100,6 +167,75 @@ void Optimizer::Bound::push(const std::vector<Tensor>& gradients) const {
   }
 }
 
+std::vector<Tensor> Optimizer::Bound::gradients_of(const Tensor& loss) const {
+  std::vector<Tensor> parameters;
+  std::vector<size_t> places;  // for each parameter, the index of its variable
+  for (size_t i = 0; i < variables.size(); ++i) {
+    Tensor parameter = variables[i].read();
+    if (!parameter.requires_grad()) continue;
+    parameters.push_back(std::move(parameter));
+    places.push_back(i);
+  }
+  std::vector<Tensor> gradients(variables.size());
+  if (parameters.empty()) return gradients;
+  const std::vector<Tensor> found =
+      torch::autograd::grad({loss}, parameters, {}, /*retain_graph=*/std::nullopt,
+                            /*create_graph=*/false, /*allow_unused=*/true);
+  for (size_t i = 0; i < found.size(); ++i) gradients[places[i]] = found[i];
+  return gradients;
+}
+
+void Optimizer::Bound::check_loss(const Tensor& loss) const {
+  if (!loss.defined()) {
+    throw error(ErrorCode::kInvalidArgument, "minimize", "the loss is an undefined tensor");
+  }
+  if (loss.numel() != 1) {
+    throw error(ErrorCode::kInvalidArgument, "minimize",
+                absl::StrCat("the loss has the shape ", format_shape(loss.sizes()),
+                             ", but must be a single number; use its mean() or sum()"));
+  }
+  if (loss.requires_grad()) return;
+  throw error(ErrorCode::kFailedPrecondition, "minimize",
+              at::GradMode::is_enabled()
+                  ? "the loss needs no gradient: it does not depend on any variable that is not "
+                    "frozen. Compute it with the module that the optimizer was made for, without "
+                    "detach() and outside of torch::NoGradGuard"
+                  : "the loss needs no gradient, because gradients are switched off; compute it "
+                    "outside of torch::NoGradGuard");
+}
+
+void Optimizer::Bound::check_has_gradients(const char* call) const {
+  check_not_held(call);
+  if (backend == nullptr || internal::is_capturing()) return;
+  throw error(ErrorCode::kFailedPrecondition, call,
+              "its variables are on parameter servers, and the program has no gradients of them "
+              "outside of a captured function. Call it in a function made by tr::function(), or "
+              "pass gradients of your own to apply_gradients()");
+}
+
+void Optimizer::Bound::check_not_held(const char* call) const {
+  if (backend != nullptr || internal::is_capturing()) return;
+  const auto check = [&](const Variable& variable) {
+    const std::string holder = internal::held_elsewhere(*VariableAccess::record(variable));
+    if (holder.empty()) return;
+    throw error(ErrorCode::kFailedPrecondition, call,
+                absl::StrCat("variable '", variable.name(), "' is held by ", holder,
+                             "; call it in a function that session.run() runs"));
+  };
+  for (const Variable& variable : variables) check(variable);
+  check(step);
+  check(lr);
+}
+
+Error Optimizer::Bound::error(ErrorCode code, const char* call, const std::string& why) const {
+  const std::string function = internal::captured_function();
+  return Error(code,
+               absl::StrCat(call, "()",
+                            function.empty() ? "" : absl::StrCat(" in function '", function, "'"),
+                            ": ", why),
+               {"", name});
+}
+
 Optimizer::Optimizer(std::shared_ptr<const internal::UpdateRule> rule) : rule_(std::move(rule)) {}
 
 Optimizer::Optimizer(std::shared_ptr<const internal::UpdateRule> rule,
@@ -108,16 +244,14 @@ Optimizer::Optimizer(std::shared_ptr<const internal::UpdateRule> rule,
   const at::NoGradGuard no_gradients;
   const internal::SuspendDeviceCheck no_device_check;
   const std::string name = rule_->name();
-  Bound bound{{},
+  check_not_capturing(name);
+  std::vector<Variable> trainable = trainable_of(name, variables);
+  Bound bound{absl::StrCat("the ", name, " optimizer of variable '", trainable[0].name(), "'"),
+              std::move(trainable),
               {},
               number(name + "/step", 0, at::kFloat),
               number(name + "/lr", rule_->lr(), at::kDouble),
               nullptr};
-  for (const Variable& variable : variables) {
-    if (variable.trainable() && VariableAccess::record(variable)->tensor.requires_grad()) {
-      bound.variables.push_back(variable);
-    }
-  }
   for (const Variable& variable : bound.variables) {
     const auto& backend = VariableAccess::record(variable)->backend;
     if (backend != VariableAccess::record(bound.variables[0])->backend) {
@@ -151,21 +285,22 @@ const Optimizer::Bound& Optimizer::bound() const {
   if (bound_ == nullptr) {
     throw Error(ErrorCode::kFailedPrecondition,
                 absl::StrCat("this ", rule_->name(),
-                             " optimizer was made without variables; make it with a module or "
-                             "with variables to use it here"));
+                             " optimizer is a recipe, made without variables; make it with a "
+                             "module or with variables, or use the optimizer that its bind() "
+                             "returns"));
   }
   return *bound_;
 }
 
 void Optimizer::minimize(const Tensor& loss, MinimizeOptions options) const {
-  std::vector<Tensor> parameters;
-  for (const Variable& variable : bound().variables) parameters.push_back(variable.read());
-  std::vector<Tensor> gradients =
-      torch::autograd::grad({loss}, parameters, {}, /*retain_graph=*/std::nullopt,
-                            /*create_graph=*/false, /*allow_unused=*/true);
-  if (internal::in_replica()) return defer_update("minimize", std::move(gradients), options);
-  if (options.clip_norm > 0) clip_grad_norm(gradients, options.clip_norm);
-  apply_gradients(gradients);
+  bound().check_has_gradients("minimize");
+  bound().check_loss(loss);
+  update({.name = "minimize",
+          .if_none = "the loss does not depend on any of its variables, or all of them are frozen. "
+                     "Compute the loss with the module that the optimizer was made for, without "
+                     "detach() and outside of torch::NoGradGuard",
+          .options = options},
+         bound().gradients_of(loss));
 }
 
 void Optimizer::apply_gradients(const std::vector<Tensor>& gradients) const {
@@ -173,17 +308,16 @@ void Optimizer::apply_gradients(const std::vector<Tensor>& gradients) const {
   if (gradients.size() != bound.variables.size()) {
     throw Error(ErrorCode::kInvalidArgument,
                 absl::StrCat("got ", gradients.size(), " gradients for ", bound.variables.size(),
-                             " variables"));
+                             " variables"),
+                {"", bound.name});
   }
+  bound.check_not_held("apply_gradients");
+  update({.name = "apply_gradients"}, kept_in_replica(gradients));
+}
+
+void Optimizer::apply(const std::vector<Tensor>& gradients) const {
+  const Bound& bound = this->bound();
   const at::NoGradGuard no_gradients;
-  if (internal::in_replica()) {
-    // The gradients are copied, since the replica may write to them afterwards.
-    std::vector<Tensor> copies;
-    for (const Tensor& gradient : gradients) {
-      copies.push_back(gradient.defined() ? gradient.clone() : gradient);
-    }
-    return defer_update("apply_gradients", std::move(copies), {});
-  }
   if (bound.backend != nullptr) return bound.push(gradients);
   const Tensor step = bound.step.read(), lr = bound.lr.read();
   Tensor(step).add_(1);
@@ -215,31 +349,43 @@ void Optimizer::apply_gradients(const std::vector<Tensor>& gradients) const {
   }
 }
 
-void Optimizer::defer_update(const char* call, std::vector<Tensor> gradients,
-                             MinimizeOptions options) const {
-  const std::vector<Variable>& variables = bound().variables;
-  internal::defer(
-      {.object = bound_.get(),
-       .name = absl::StrCat(
-           "the ", rule_->name(), " optimizer of ",
-           variables.empty() ? "nothing" : absl::StrCat("variable '", variables[0].name(), "'")),
-       .call = call,
-       .aggregation = Aggregation::kSum,
-       .values = std::move(gradients),
-       .make = [optimizer = *this, options](std::vector<Tensor> sums) {
-         if (options.clip_norm > 0) clip_grad_norm(sums, options.clip_norm);
-         optimizer.apply_gradients(sums);
-       }});
+// In one of several replicas the update is deferred, to be made with the sums of the gradients. A
+// single replica may have no gradient, but not all of them.
+void Optimizer::update(const Call& call, std::vector<Tensor> gradients) const {
+  const Bound& bound = this->bound();
+  if (internal::in_replica()) {
+    return internal::defer({.object = bound_.get(),
+                            .name = bound.name,
+                            .call = call.name,
+                            .aggregation = Aggregation::kSum,
+                            .values = std::move(gradients),
+                            .make = [optimizer = *this, call](const std::vector<Tensor>& sums) {
+                              optimizer.update(call, sums);
+                            }});
+  }
+  const auto is_defined = [](const Tensor& gradient) { return gradient.defined(); };
+  if (call.if_none != nullptr && std::ranges::none_of(gradients, is_defined)) {
+    throw bound.error(ErrorCode::kFailedPrecondition, call.name, call.if_none);
+  }
+  if (call.options.clip_norm > 0) clip_grad_norm(gradients, call.options.clip_norm);
+  apply(gradients);
 }
 
 void Optimizer::step() const {
+  bound().check_has_gradients("step");
   std::vector<Tensor> gradients;
   for (const Variable& variable : bound().variables) gradients.push_back(variable.read().grad());
-  apply_gradients(gradients);
+  update({.name = "step",
+          .if_none = "no variable has a gradient in `.grad`. Call backward() before it, in the "
+                     "same function if it is captured, or use minimize(loss)"},
+         kept_in_replica(std::move(gradients)));
 }
 
 void Optimizer::zero_grad() const {
-  for (const Variable& variable : bound().variables) variable.read().mutable_grad() = Tensor();
+  // A gradient belongs to the tensor in the program, wherever the variable lives.
+  for (const Variable& variable : bound().variables) {
+    VariableAccess::record(variable)->tensor.mutable_grad() = Tensor();
+  }
 }
 
 void Optimizer::set_lr(double lr) const {

@@ -43,13 +43,17 @@ struct MinimizeOptions {
 // A handle: copies share the state. Not synchronised, like the variables that it changes.
 class Optimizer {
  public:
-  // Computes the gradients of `loss` and applies them. Does not touch `.grad` of any variable.
+  // Computes the gradients of `loss`, a single number, and applies them. Does not touch `.grad` of
+  // any variable. A variable that `loss` does not depend on stays as it is. Throws Error if that is
+  // true of all of them, or if the variables are on parameter servers and no function is being
+  // captured.
   void minimize(const at::Tensor& loss, MinimizeOptions options = {}) const;
   // Applies the given gradients, one for each of variables(). An undefined one leaves its variable
   // as it is. Throws Error if their number is wrong.
   void apply_gradients(const std::vector<at::Tensor>& gradients) const;
   // Applies the gradients in `.grad`. For loops that call backward() themselves: zero_grad(),
-  // backward(), step().
+  // backward(), step(). Throws Error if no variable has one, or if the variables are on parameter
+  // servers and no function is being captured.
   void step() const;
   // Clears `.grad` of the variables.
   void zero_grad() const;
@@ -68,7 +72,8 @@ class Optimizer {
 
   // Returns false for a recipe.
   bool is_bound() const { return bound_ != nullptr; }
-  // Returns an optimizer with the same options for `variables`, with fresh state.
+  // Returns an optimizer with the same options for `variables`, with fresh state. Throws Error if
+  // no variable is trainable, or if a function is being captured, which would lose the state.
   Optimizer bind(const std::vector<Variable>& variables) const;
 
  protected:
@@ -82,8 +87,9 @@ class Optimizer {
   friend struct internal::Access<Optimizer>;
   struct Bound;
   const Bound& bound() const;
-  void defer_update(const char* call, std::vector<at::Tensor> gradients,
-                    MinimizeOptions options) const;
+  struct Call;
+  void update(const Call& call, std::vector<at::Tensor> gradients) const;
+  void apply(const std::vector<at::Tensor>& gradients) const;
 
   std::shared_ptr<const internal::UpdateRule> rule_;
   std::shared_ptr<const Bound> bound_;
@@ -109,7 +115,7 @@ void clip_grad_value(std::vector<at::Tensor>& gradients, double limit);
 //
 // Each has three constructors: without variables, as a recipe; for variables; and for a module (a
 // holder or a shared pointer), whose parameters and buffers become variables if they are not yet
-// (module.h).
+// (module.h). The last two throw Error as Optimizer::bind() does.
 
 // Options of Sgd.
 struct SgdOptions {

@@ -65,12 +65,15 @@ class Lowering {
         return make_status(
             ErrorCode::kFailedPrecondition,
             touch.node < def_.nodes_size()
-                ? absl::StrCat("operator '", uses_.node(touch.node).op(),
+                ? absl::StrCat("operator '", uses_.node(touch.node).op(), "' of function '",
+                               def_.name(),
                                "' reads it after its optimizer was given a gradient, which the "
                                "parameter servers apply only after the step; read it before, or in "
                                "another function")
-                : "it is returned after its optimizer was given a gradient, which the parameter "
-                  "servers apply only after the step; read it in another function",
+                : absl::StrCat("function '", def_.name(),
+                               "' returns it after its optimizer was given a gradient, which the "
+                               "parameter servers apply only after the step; read it in another "
+                               "function"),
             {"", absl::StrCat("variable '", def_.variables(static_cast<int>(v)).name(), "'")});
       }
       if (reads && changed) read_after_change = true;

@@ -1,9 +1,9 @@
 #include "trireme/runtime/session.h"
 
-#include <list>
-#include <map>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
 #include <set>
-#include <unordered_map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -11,6 +11,8 @@
 #include "trireme/base/logging.h"
 #include "trireme/base/mutex.h"
 #include "trireme/base/status.h"
+#include "trireme/capture/device_request.h"
+#include "trireme/capture/variable_backend.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/cluster/address.h"
 #include "trireme/graph/graph_file.h"
@@ -22,6 +24,8 @@
 #include "trireme/runtime/graph_service.h"
 #include "trireme/runtime/peer_channels.h"
 #include "trireme/runtime/session.pb.h"
+#include "trireme/runtime/session_graphs.h"
+#include "trireme/runtime/session_variables.h"
 #include "trireme/runtime/tensor_lists.h"
 
 // The client's side of a session:
@@ -30,22 +34,24 @@
 //   sends the parts to their tasks. Then the client creates the variables that do not exist yet.
 //   Tasks may not be up: the master answers with the tasks that it waits for, and the client asks
 //   again until the deadline.
-// - Every further step is one RunStep call. Plans are found by address. A function that is captured
-//   again with the same content reuses the graph of its first capture.
+// - Every further step is one RunStep call (session_graphs.h).
+// - From its creation on, a variable has the session as its holder (session_variables.h). Reads and
+//   changes of it outside of a function come here, and run as steps.
 // - When the master or a task has forgotten the session, after a restart or the end of the lease,
 //   the step fails and on_error() forgets all graphs. The next step opens the session again and
 //   registers its graph again.
 //
-// Locks: registering_ serializes registrations and is held during calls. mutex_ guards the fields,
-// is taken inside registering_, and is never held during a call.
+// Locks: registering_ serializes registrations and is held during calls, but never while code of
+// the user runs, which may read variables. mutex_ and the locks of variables_ and graphs_ are taken
+// inside it, one at a time, and are never held during a call.
 namespace trireme {
 namespace {
 
 using internal::FunctionStep;
+using internal::KnownGraph;
 using internal::VariableRecord;
 
 constexpr char kScheme[] = "grpc://";
-constexpr size_t kKnownPlans = 256;
 constexpr auto kInitializationPoll = std::chrono::milliseconds(50);
 // A master waits less than this for tasks before it answers that they are missing.
 constexpr auto kLongestMasterWait = std::chrono::milliseconds(1500);
@@ -79,13 +85,37 @@ absl::Status check_reachable(const FunctionStep& step) {
   return absl::OkStatus();
 }
 
+absl::Status name_is_taken(const RegisterGraphResponse::Variable& place) {
+  return make_status(ErrorCode::kFailedPrecondition,
+                     "the session has the contents of an earlier variable with this name, which is "
+                     "gone from the program; give the new one another name, or use a new session",
+                     {place.task(), absl::StrCat("variable '", place.name(), "'")});
+}
+
+// Returns the step with copies of the tensors that the caller passed, since the caller may write to
+// them while the step is in flight. They are contiguous, as they are sent. Elements of iterators,
+// which follow the arguments, belong to the step alone.
+FunctionStep with_own_arguments(FunctionStep step) {
+  const at::NoGradGuard no_gradients;
+  const internal::SuspendDeviceCheck no_device_check;
+  size_t arguments = step.inputs.size();
+  for (const internal::Draw& draw : step.draws) arguments = std::min(arguments, draw.first_input);
+  for (size_t i = 0; i < arguments; ++i) {
+    at::Tensor& input = step.inputs[i];
+    if (input.defined()) input = input.detach().clone(at::MemoryFormat::Contiguous);
+  }
+  return step;
+}
+
 }  // namespace
 
-class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
+class Session::Impl final : public internal::VariableHolder,
+                            public std::enable_shared_from_this<Session::Impl> {
  public:
   Impl(const std::string& target, SessionOptions options)
       : options_(std::move(options)),
         id_(new_incarnation()),
+        variables_(absl::StrCat("the session at ", target), options_.container),
         channel_({.address = address_of(target),
                   .credentials = value_or_throw(Credentials::of_program(options_.certs))}) {}
 
@@ -101,6 +131,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
   }
 
   void close() {
+    variables_.release(*this);
     CloseSessionRequest request;
     request.set_session(id_);
     // The answer is not waited for: if the call is lost, the lease ends the session.
@@ -117,54 +148,34 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     return after(options.timeout.count() > 0 ? options.timeout : options_.timeout);
   }
 
-  // A graph that is registered with the master and whose variables exist.
-  struct KnownGraph {
-    uint64_t graph = 0;  // its number in the session
-    std::shared_ptr<const internal::Plan> plan;
-    RegisterGraphResponse registered;
-    bool small_answer = false;  // true if the outputs are small enough to be sent without a stream
-  };
-
   // Returns the registered graph of the step's plan. The first call for a plan registers it.
   std::shared_ptr<const KnownGraph> known_graph(const FunctionStep& step, Time deadline) {
-    {
-      MutexLock lock(mutex_);
-      if (auto found = find_known(step.plan.get())) return found;
-    }
+    if (auto found = graphs_.find(step.plan.get())) return found;
     MutexLock registering(registering_);
+    if (auto found = graphs_.find(step.plan.get())) return found;
     const auto& graph = *step.plan->graph;
     const internal::Fingerprint content =
         internal::fingerprint_of(graph.def.SerializeAsString(), internal::constant_rows(graph));
-    uint64_t number = 0;
-    {
-      MutexLock lock(mutex_);
-      if (auto found = find_known(step.plan.get())) return found;
-      // The same function was captured again.
-      if (const auto found = contents_.find(content); found != contents_.end()) {
-        remember(step.plan, found->second);
-        return found->second;
-      }
-      number = next_graph_++;
-    }
+    if (auto found = graphs_.find_same(step, content)) return found;
     auto known = std::make_shared<KnownGraph>();
-    known->graph = number;
+    known->graph = graphs_.next_number();
     known->plan = step.plan;
-    const auto& def = step.plan->graph->def;
-    known->small_answer = internal::bytes_of(def, {def.outputs().begin(), def.outputs().end()}) <=
-                          internal::kSmallAnswer;
-    known->registered = value_or_throw(register_graph(step, number, deadline));
+    known->variables.assign(step.variables.begin(), step.variables.end());
+    known->content = content;
+    known->small_answer =
+        internal::bytes_of(graph.def, {graph.def.outputs().begin(), graph.def.outputs().end()}) <=
+        internal::kSmallAnswer;
+    known->registered = value_or_throw(register_graph(step, known->graph, deadline));
     throw_if_error(make_variables(step, *known, deadline));
-    MutexLock lock(mutex_);
-    contents_[content] = known;
-    remember(step.plan, known);
+    graphs_.add(known);
     return known;
   }
 
-  void run(const std::shared_ptr<const FunctionStep>& step, const SessionStepOptions& options,
+  void run(const FunctionStep& step, const SessionStepOptions& options,
            std::function<void(absl::StatusOr<std::vector<at::Tensor>>)> done) {
     const Time deadline = step_deadline(options);
-    const auto known = known_graph(*step, deadline);
-    channel_.call(internal::kRunStep, request_of(*step, *known, deadline, 0),
+    const auto known = known_graph(step, deadline);
+    channel_.call(internal::kRunStep, request_of(step, *known, deadline, 0),
                   call_options(*known, deadline, options),
                   [self = shared_from_this(), done = std::move(done)](Response response) {
                     done(self->result_of(std::move(response)));
@@ -191,10 +202,21 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
 
   void initialize(const std::vector<Variable>& variables) {
     MutexLock registering(registering_);
-    MutexLock lock(mutex_);
-    for (const Variable& variable : variables) initialized_.erase(variable.name());
+    for (const Variable& variable : variables) {
+      variables_.forget(*internal::Access<Variable>::record(variable));
+    }
     // Steps now register their graphs again, and create the variables that are missing.
-    forget_graphs();
+    graphs_.clear();
+  }
+
+  at::Tensor read(const VariableRecord& variable) override {
+    std::vector<at::Tensor> contents = value_or_throw(run_now(variables_.read_step(variable), {}));
+    if (contents.size() == 1 && contents[0].defined()) return contents[0];
+    throw Error(ErrorCode::kInternal, "the answer does not have one tensor", {master(), ""});
+  }
+
+  void change(const VariableRecord& variable, Change change, const at::Tensor& value) override {
+    throw_if_error(run_now(variables_.change_step(variable, change, value), {}).status());
   }
 
  private:
@@ -249,35 +271,13 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     error = with_origin(std::move(error), {master(), ""});
     if (code == ErrorCode::kIncarnationChanged || code == ErrorCode::kTaskUnreachable ||
         code == ErrorCode::kNotFound) {
-      MutexLock lock(mutex_);
-      reopen_ = true;
-      forget_graphs();
+      {
+        MutexLock lock(mutex_);
+        reopen_ = true;
+      }
+      graphs_.clear();
     }
     return error;
-  }
-
-  void forget_graphs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    plans_.clear();
-    recent_.clear();
-    contents_.clear();
-  }
-
-  std::shared_ptr<const KnownGraph> find_known(const internal::Plan* plan)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const auto found = plans_.find(plan);
-    return found == plans_.end() ? nullptr : found->second.second;
-  }
-
-  void remember(const std::shared_ptr<const internal::Plan>& plan,
-                const std::shared_ptr<const KnownGraph>& known)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    // The plan is kept alive, so that no other plan can get its address.
-    plans_[plan.get()] = {plan, known};
-    recent_.push_back(plan.get());
-    if (recent_.size() > kKnownPlans) {
-      plans_.erase(recent_.front());
-      recent_.pop_front();
-    }
   }
 
   absl::Status open_session(Time deadline) {
@@ -356,13 +356,13 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
     }
     for (int i = 0; i < places.size(); ++i) {
       const auto& place = places[i];
-      MutexLock lock(mutex_);
-      const auto made = initialized_.find(place.name());
+      const VariableRecord& variable = *step.variables[i];
       if (place.exists()) {
-        initialized_[place.name()] = place.incarnation();
+        if (variables_.is_name_taken(variable)) return name_is_taken(place);
+        hold(step, known, i);
         continue;
       }
-      if (made != initialized_.end()) {
+      if (variables_.has_seen(variable)) {
         return make_status(
             ErrorCode::kFailedPrecondition,
             "it no longer exists: its task was restarted, or the session's lease ran out. Call "
@@ -371,7 +371,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
             {place.task(), absl::StrCat("variable '", place.name(), "'")});
       }
       request.add_variables(static_cast<uint32_t>(i));
-      initial.push_back(step.variables[i]->tensor.detach());
+      initial.push_back(internal::program_contents(variable.tensor));
     }
     if (initial.empty()) return absl::OkStatus();
     if (!options_.initializes) return wait_for_variables(step, known, deadline);
@@ -381,11 +381,14 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
         channel_.call(internal::kInitializeVariables, make_message(request, std::move(initial)),
                       {.deadline = deadline, .large_response = true, .retry = step_retry()});
     if (!response.ok()) return on_error(response.status());
-    MutexLock lock(mutex_);
-    for (uint32_t i : request.variables()) {
-      initialized_[places[static_cast<int>(i)].name()] = places[static_cast<int>(i)].incarnation();
-    }
+    for (uint32_t i : request.variables()) hold(step, known, static_cast<int>(i));
     return absl::OkStatus();
+  }
+
+  // Notes that variable `i` of a step exists on its task, which has the contents from now on.
+  void hold(const FunctionStep& step, const KnownGraph& known, int i) {
+    const auto& place = known.registered.variables(i);
+    variables_.hold(step.variables[i], shared_from_this(), place.task(), place.incarnation());
   }
 
   // Waits until another session has initialised the variables. Asks by registering the graph again.
@@ -411,10 +414,7 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
       }
       known.registered = *std::move(again);
     }
-    MutexLock lock(mutex_);
-    for (const auto& place : known.registered.variables()) {
-      initialized_[place.name()] = place.incarnation();
-    }
+    for (int i = 0; i < known.registered.variables_size(); ++i) hold(step, known, i);
     return absl::OkStatus();
   }
 
@@ -437,21 +437,14 @@ class Session::Impl : public std::enable_shared_from_this<Session::Impl> {
 
   const SessionOptions options_;
   const uint64_t id_;
+  internal::SessionVariables variables_;
+  internal::SessionGraphs graphs_;
   Channel channel_;
   Mutex registering_;  // held while a graph is registered
   mutable Mutex mutex_;
   std::string master_ ABSL_GUARDED_BY(mutex_);
   uint64_t incarnation_ ABSL_GUARDED_BY(mutex_) = 0;
   bool reopen_ ABSL_GUARDED_BY(mutex_) = false;  // true if the session must be opened again
-  uint64_t next_graph_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::unordered_map<const internal::Plan*, std::pair<std::shared_ptr<const internal::Plan>,
-                                                      std::shared_ptr<const KnownGraph>>>
-      plans_ ABSL_GUARDED_BY(mutex_);
-  std::list<const internal::Plan*> recent_ ABSL_GUARDED_BY(mutex_);
-  std::map<internal::Fingerprint, std::shared_ptr<const KnownGraph>> contents_
-      ABSL_GUARDED_BY(mutex_);
-  // Variables that this session has seen to exist, with the incarnation of their task.
-  std::map<std::string, uint64_t> initialized_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> warned_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -473,9 +466,8 @@ std::vector<at::Tensor> Session::run_step(const FunctionStep& step,
   return value_or_throw(impl_->run_now(step, options));
 }
 
-void Session::start_step(std::shared_ptr<const FunctionStep> step,
-                         const SessionStepOptions& options, OnStep done) {
-  impl_->run(step, options,
+void Session::start_step(const FunctionStep& step, const SessionStepOptions& options, OnStep done) {
+  impl_->run(with_own_arguments(step), options,
              [done = std::move(done)](absl::StatusOr<std::vector<at::Tensor>> result) {
                if (result.ok()) return done(*std::move(result), nullptr);
                done({}, std::make_exception_ptr(to_error(result.status())));

@@ -55,8 +55,16 @@ struct SessionStepOptions {
 //   });
 //
 // Operators run where device scopes place them, on any number of tasks; operators outside of all
-// scopes run on the master. Variables live on their tasks: a variable is created there when a step
-// first uses it, from the value that the program holds.
+// scopes run on the master.
+//
+// Variables live on their tasks: a variable is created there when a step first uses it, from the
+// value that the program holds. From then on the contents are there. Variable::read() and assign()
+// go to the session, and so does an optimizer's set_lr(). The memory in the program is stale, and
+// code that uses it gets an error: a module's forward() outside of a captured function, a function
+// that is called without the session, or torch::save. When the session is closed, its variables are
+// deleted, and the value that the program held before the session counts again; read() what is
+// still needed before that. Variables in a shared container (SessionOptions::container) stay there,
+// and can be read while a session with that container holds them.
 //
 // When a task is lost, steps that need it fail with an error that names it. Once the task is back,
 // the session continues to work, but the variables of the task are gone until initialize() is
@@ -70,6 +78,7 @@ class Session {
   // for the server.
   explicit Session(const std::string& target, SessionOptions options = {});
   // Closes the session, without waiting for the server. Steps that are still in flight may fail.
+  // Deletes the session's variables, unless they are in a shared container.
   ~Session();
 
   Session(const Session&) = delete;
@@ -93,7 +102,8 @@ class Session {
   std::invoke_result_t<F> run(const F& body);
 
   // Starts a step and returns without waiting for its result, so that many steps can be in flight.
-  // The future's get() throws the errors of the step; errors of its registration are thrown here.
+  // The tensors among the arguments are copied: the caller may write to them at once. The future's
+  // get() throws the errors of the step; errors of its registration are thrown here.
   template <typename R, typename... Args>
   std::future<R> start(const Function<R(Args...)>& function, std::decay_t<Args>... args);
 
@@ -102,8 +112,9 @@ class Session {
   template <typename R, typename... Args>
   Graph graph(const Function<R(Args...)>& function, std::decay_t<Args>... args);
 
-  // Allows the session to create these variables again, from the values that the program holds,
-  // after they were lost with their task. The next step that uses one creates it if it is missing.
+  // Allows the session to create these variables again, from the values that the program held
+  // before the session, after they were lost with their task. The next step that uses one creates
+  // it if it is missing, and so does Variable::assign(), which can then set another value.
   void initialize(const std::vector<Variable>& variables);
 
  private:
@@ -111,8 +122,8 @@ class Session {
 
   std::vector<at::Tensor> run_step(const internal::FunctionStep& step,
                                    const SessionStepOptions& options);
-  void start_step(std::shared_ptr<const internal::FunctionStep> step,
-                  const SessionStepOptions& options, OnStep done);
+  void start_step(const internal::FunctionStep& step, const SessionStepOptions& options,
+                  OnStep done);
   Graph placed_graph(const internal::FunctionStep& step);
 
   class Impl;

@@ -41,14 +41,17 @@ std::future<R> Session::start(const Function<R(Args...)>& function, std::decay_t
   using Steps = internal::Access<Function<R(Args...)>>;
   const auto step = Steps::prepare(function, std::move(args)...);
   auto promise = std::make_shared<std::promise<R>>();
-  start_step(step, {}, [step, promise](std::vector<at::Tensor> tensors, std::exception_ptr error) {
-    if (error) return promise->set_exception(error);
-    if constexpr (std::is_void_v<R>) {
-      promise->set_value();
-    } else {
-      promise->set_value(internal::assemble<R>(step->shape.get(), tensors));
-    }
-  });
+  // The callback does not hold the step, which would keep the caller's tensors.
+  const auto shape = step->shape;
+  start_step(*step, {},
+             [shape, promise](std::vector<at::Tensor> tensors, std::exception_ptr error) {
+               if (error) return promise->set_exception(error);
+               if constexpr (std::is_void_v<R>) {
+                 promise->set_value();
+               } else {
+                 promise->set_value(internal::assemble<R>(shape.get(), tensors));
+               }
+             });
   return promise->get_future();
 }
 
