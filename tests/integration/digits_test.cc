@@ -52,11 +52,11 @@ double accuracy_of_workers(const std::string& train, const Digits& test) {
 
   const ParameterServers parameter_servers(
       cluster.spec(), {.partitioner = FixedPartitioner(2), .placement = Placement::kBalanced});
-  DigitsNet trained;
+  DigitsNet distributed, trained;
   {
     auto scope = parameter_servers.scope();
     const torch::NoGradGuard no_gradients;
-    const auto variables = track(trained);
+    const auto variables = track(distributed);
     for (size_t i = 0; i < variables.size(); ++i) {
       trained->parameters()[i].copy_(variables[i].read());
     }

@@ -5,9 +5,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/status.h"
 #include "trireme/capture/device_request.h"
+#include "trireme/capture/memory_lock.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/function/function.h"
 #include "trireme/optim/update_rule.h"
@@ -40,6 +42,19 @@ struct BackendState {
 // Returns the variable on the servers. Call create_pending_variables() before.
 const PsVariable& created_variable(const VariableRecord& variable) {
   return *static_cast<const BackendState*>(variable.backend_state.get())->variable;
+}
+
+// Returns the error for code that uses the program's tensor of a variable on the servers.
+std::string stale_message(const PsVariable& variable) {
+  std::set<std::string> tasks;
+  for (const VariableLayout::Shard& shard : variable.layout().shards) {
+    tasks.insert(TaskId{"ps", shard.server}.to_string());
+  }
+  return absl::StrCat(
+      "variable '", variable.name(), "' lives on ", absl::StrJoin(tasks, ", "),
+      "; the program has only its initial values. Use it in a captured function, or copy the "
+      "current values into an ordinary module with strategy.pull(module, local), and back with "
+      "strategy.push(module, local)");
 }
 
 }  // namespace
@@ -81,6 +96,8 @@ void ParameterServerBackend::create_pending_variables() {
   const auto variables = value_or_throw(client_->create(made));
   for (size_t i = 0; i < records.size(); ++i) {
     static_cast<BackendState*>(records[i]->backend_state.get())->variable = variables[i];
+    // From now on the program's tensor is stale.
+    lock_memory(records[i]->tensor, stale_message(variables[i]));
   }
   placer_ = std::move(placer);
   pending_.clear();
@@ -101,6 +118,22 @@ std::vector<std::string> ParameterServerBackend::devices(const VariableRecord& v
 
 at::Tensor ParameterServerBackend::read(const VariableRecord& variable) {
   return value_or_throw(client_->pull({{ps_variable(variable)}})).front();
+}
+
+std::vector<at::Tensor> ParameterServerBackend::read_all(const VariableRecords& variables) {
+  std::vector<PsPull> pulls;
+  for (const auto& variable : variables) pulls.push_back({ps_variable(*variable)});
+  return value_or_throw(client_->pull(std::move(pulls)));
+}
+
+void ParameterServerBackend::assign_all(const VariableRecords& variables,
+                                        const std::vector<at::Tensor>& values) {
+  const SuspendDeviceCheck own;
+  std::vector<PsPush> writes;
+  for (size_t i = 0; i < variables.size(); ++i) {
+    writes.push_back({ps_variable(*variables[i]), Update::Kind::kAssign, {}, values[i].detach()});
+  }
+  throw_if_error(client_->write(std::move(writes)));
 }
 
 void ParameterServerBackend::change(const VariableRecord& variable, Change change,

@@ -34,6 +34,11 @@ class ParameterServerBackend final : public VariableBackend {
                       double lr) override;
   std::vector<at::Tensor> run(const FunctionStep& step, const StepOptions& options) override;
 
+  // Fetches the contents of several variables in one pull per server.
+  std::vector<at::Tensor> read_all(const VariableRecords& variables);
+  // Assigns values of the variables' own shapes and dtypes, with one call per server.
+  void assign_all(const VariableRecords& variables, const std::vector<at::Tensor>& values);
+
   PsClient& client() { return *client_; }
   // Returns the variable on the servers, and creates it there if necessary.
   PsVariable ps_variable(const VariableRecord& variable);

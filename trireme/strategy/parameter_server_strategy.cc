@@ -1,7 +1,16 @@
 #include "trireme/strategy/parameter_server_strategy.h"
 
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "trireme/base/error.h"
+#include "trireme/capture/variable_registry.h"
+#include "trireme/ps/parameter_server_backend.h"
 
 namespace trireme {
 namespace {
@@ -27,6 +36,63 @@ ParameterServersOptions servers_options(const ParameterServerStrategyOptions& op
           .certs = options.certs};
 }
 
+// The tensors of a distributed module and those of a local one with the same names.
+struct ModulePair {
+  internal::VariableRecords variables;
+  std::vector<at::Tensor> local;
+};
+
+[[noreturn]] void throw_different(const std::string& name, const std::string& how) {
+  throw Error(ErrorCode::kInvalidArgument,
+              absl::StrCat("'", name, "' ", how,
+                           "; pull() and push() need a local module of the same structure"));
+}
+
+std::string type_of(const at::Tensor& tensor) {
+  return absl::StrCat(c10::toString(tensor.scalar_type()), " [",
+                      absl::StrJoin(tensor.sizes(), ", "), "]");
+}
+
+void add_pairs(const torch::OrderedDict<std::string, at::Tensor>& distributed,
+               const torch::OrderedDict<std::string, at::Tensor>& local,
+               const internal::ParameterServerBackend& backend, ModulePair& pair) {
+  for (const auto& item : local) {
+    if (item.value().defined() && !distributed.contains(item.key())) {
+      throw_different(item.key(), "is in the local module only");
+    }
+  }
+  for (const auto& item : distributed) {
+    if (!item.value().defined()) continue;
+    const auto variable = internal::find_variable(item.value());
+    if (variable == nullptr || variable->backend.get() != &backend) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          absl::StrCat("'", item.key(),
+                       "' is not on the parameter servers of this strategy; make the module "
+                       "with strategy.distribute()"));
+    }
+    const at::Tensor* other = local.find(item.key());
+    if (other == nullptr || !other->defined()) {
+      throw_different(item.key(), "is not in the local module");
+    }
+    if (type_of(*other) != type_of(item.value())) {
+      throw_different(item.key(),
+                      absl::StrCat("is ", type_of(item.value()), " in the distributed module and ",
+                                   type_of(*other), " in the local one"));
+    }
+    pair.variables.push_back(variable);
+    pair.local.push_back(*other);
+  }
+}
+
+ModulePair pair_of(const torch::nn::Module& module, const torch::nn::Module& local,
+                   const internal::ParameterServerBackend& backend) {
+  ModulePair pair;
+  add_pairs(module.named_parameters(), local.named_parameters(), backend, pair);
+  add_pairs(module.named_buffers(), local.named_buffers(), backend, pair);
+  return pair;
+}
+
 }  // namespace
 
 ParameterServerStrategy::ParameterServerStrategy(const Cluster& cluster,
@@ -34,5 +100,21 @@ ParameterServerStrategy::ParameterServerStrategy(const Cluster& cluster,
     : spec_(require_cluster(cluster.spec)),
       options_(std::move(options)),
       servers_(spec_, servers_options(options_)) {}
+
+void ParameterServerStrategy::pull_module(const torch::nn::Module& module,
+                                          const torch::nn::Module& local) const {
+  const auto& backend = internal::Access<ParameterServers>::backend(servers_);
+  ModulePair pair = pair_of(module, local, *backend);
+  const std::vector<at::Tensor> values = backend->read_all(pair.variables);
+  const at::NoGradGuard no_gradients;
+  for (size_t i = 0; i < values.size(); ++i) pair.local[i].copy_(values[i]);
+}
+
+void ParameterServerStrategy::push_module(const torch::nn::Module& module,
+                                          const torch::nn::Module& local) const {
+  const auto& backend = internal::Access<ParameterServers>::backend(servers_);
+  const ModulePair pair = pair_of(module, local, *backend);
+  backend->assign_all(pair.variables, pair.local);
+}
 
 }  // namespace trireme

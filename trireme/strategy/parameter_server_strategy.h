@@ -8,6 +8,10 @@
 #include "trireme/ps/parameter_servers.h"
 #include "trireme/strategy/per_replica.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace trireme {
 
 // Options of a ParameterServerStrategy. The fields before `replicas` have the same meaning as in
@@ -63,9 +67,30 @@ class ParameterServerStrategy {
   // Makes a module, or a module holder, whose parameters and buffers are on the ps tasks. Returns a
   // shared pointer to the module, or the holder.
   //
+  // The program may change the module's tensors, to load weights for instance, until the variables
+  // are created on the ps tasks: by the first optimizer, step or read that uses one of them. From
+  // then on the module works in captured functions only. Any other use of its tensors, such as
+  // net->forward() or torch::save(), throws a c10::Error that names the variable and where it
+  // lives; use pull() and push().
+  //
   //   auto net = strategy.distribute<Net>(/*hidden=*/64);  // a std::shared_ptr<Net>
   template <typename Module, typename... Args>
   auto distribute(Args&&... args) const;
+
+  // Copies the current values of a distributed module into `local`, an ordinary module of the same
+  // structure: to evaluate it in this program, to save it, or to look at it. Both may be holders or
+  // shared pointers. Each ps task is asked once. Steps that run meanwhile may be seen in some
+  // variables and not in others. Throws Error if the structures differ.
+  //
+  //   auto local = std::make_shared<Net>(/*hidden=*/64);
+  //   strategy.pull(net, local);
+  //   torch::save(local, "net.pt");
+  template <typename Module, typename Local>
+  void pull(const Module& module, const Local& local) const;
+  // Copies the values of `local` into a distributed module of the same structure. The state of
+  // optimizers stays as it is. Throws Error if the structures differ.
+  template <typename Module, typename Local>
+  void push(const Module& module, const Local& local) const;
 
   // Calls `fn` once for each replica, in the order of their ids (tr::replica_id()). Inside of a
   // function that is being captured, the calls become part of its graph; otherwise they run at once
@@ -98,6 +123,9 @@ class ParameterServerStrategy {
   const ParameterServers& servers() const { return servers_; }
 
  private:
+  void pull_module(const torch::nn::Module& module, const torch::nn::Module& local) const;
+  void push_module(const torch::nn::Module& module, const torch::nn::Module& local) const;
+
   ClusterSpec spec_;
   ParameterServerStrategyOptions options_;
   ParameterServers servers_;

@@ -25,6 +25,16 @@ auto ParameterServerStrategy::distribute(Args&&... args) const {
   }
 }
 
+template <typename Module, typename Local>
+void ParameterServerStrategy::pull(const Module& module, const Local& local) const {
+  pull_module(*module, *local);
+}
+
+template <typename Module, typename Local>
+void ParameterServerStrategy::push(const Module& module, const Local& local) const {
+  push_module(*module, *local);
+}
+
 template <typename Fn, typename... Args>
 auto ParameterServerStrategy::run(Fn&& fn, Args&&... args) const {
   return internal::run_replicas(num_replicas_in_sync(), fn, args...);
