@@ -1,6 +1,7 @@
 #include "trireme/runtime/session_graphs.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace trireme::internal {
 namespace {
@@ -20,7 +21,9 @@ uint64_t SessionGraphs::next_number() {
 
 void SessionGraphs::add(const std::shared_ptr<const KnownGraph>& graph) {
   MutexLock lock(mutex_);
-  std::erase_if(contents_, [&](const auto& entry) { return may_be_dropped(*entry.second); });
+  for (auto entry = contents_.begin(); entry != contents_.end();) {
+    entry = may_be_dropped(*entry->second) ? contents_.erase(entry) : std::next(entry);
+  }
   contents_[graph->content] = graph;
   remember(graph->plan, graph);
 }
