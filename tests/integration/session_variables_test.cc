@@ -19,6 +19,7 @@
 #include "trireme/runtime/session.h"
 #include "trireme/testing/error_of.h"
 #include "trireme/testing/in_process_test_cluster.h"
+#include "trireme/testing/libtorch_error.h"
 
 namespace trireme {
 namespace {
@@ -35,16 +36,6 @@ class SessionVariables : public testing::Test {
  protected:
   InProcessTestCluster cluster_{{.workers = 2, .ps = 1}};
 };
-
-// Returns the text of the error that LibTorch throws, or "no error".
-std::string libtorch_error(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
 
 Variable variable_on(const std::string& device, const std::string& name, const Tensor& initial) {
   const DeviceScope on(device);

@@ -1,4 +1,4 @@
-// How a capture checks itself. A graph can be wrong in two ways that no single operator shows:
+// How a capture checks itself. A graph can be wrong in three ways that no single operator shows:
 //
 // - The program computed a number in C++ (a counter, a value read through data_ptr) and the graph
 //   holds it as a constant. So the step is captured again, on perturbed arguments and variables.
@@ -8,7 +8,6 @@
 // - Memory was read or written without an operator. So the plan is replayed from the state in which
 //   each capture started, and must give the same outputs and variables. Uninitialised memory is
 //   poisoned in these replays, so that a read of it shows.
-//
 // - Memory was read without an operator in a way that the perturbations do not change: the largest
 //   of some integers, or a flag. So the last capture locks memory (recorder_checks.cc). It comes
 //   last, since a thread that the step starts dies of an access to locked memory; the captures

@@ -10,6 +10,7 @@
 #include "trireme/function/replicas.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/testing/error_of.h"
+#include "trireme/testing/libtorch_error.h"
 
 namespace trireme {
 namespace {
@@ -285,16 +286,6 @@ TEST(FunctionMistakes, AKernelThatFailsInAReplay) {
   EXPECT_THAT(error_text([&] { lookup(unknown); }),
               AllOf(StartsWith("function 'lookup': operator 'aten::"), HasSubstr("module 'table'"),
                     HasSubstr("failed: ")));
-}
-
-// Returns the text of the exception of LibTorch that `work` throws.
-std::string libtorch_error(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
 }
 
 // The error is LibTorch's own, with the function added, since a program has many.

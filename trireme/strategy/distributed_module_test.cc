@@ -12,6 +12,7 @@
 #include "trireme/ps/test_servers.h"
 #include "trireme/strategy/parameter_server_strategy.h"
 #include "trireme/testing/error_of.h"
+#include "trireme/testing/libtorch_error.h"
 
 namespace trireme {
 namespace {
@@ -29,17 +30,6 @@ struct NormedNet : torch::nn::Module {
   torch::nn::BatchNorm1d norm{4};
   torch::nn::Linear last;
 };
-
-// Returns the text of LibTorch's error; fails the test if `use` throws none.
-std::string stale_error(const std::function<void()>& use) {
-  try {
-    use();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  ADD_FAILURE() << "the module could be used";
-  return "";
-}
 
 class DistributedModuleTest : public testing::Test {
  protected:
@@ -67,15 +57,15 @@ TEST_F(DistributedModuleTest, EveryUseInTheProgramThrows) {
   const auto expected =
       AllOf(HasSubstr("variable '"), HasSubstr("lives on /job:ps/task:"),
             HasSubstr("strategy.pull(module, local)"), HasSubstr("strategy.push(module, local)"));
-  EXPECT_THAT(stale_error([&] { net_->forward(x_); }), expected);
-  EXPECT_THAT(stale_error([&] { net_->last->weight.sum(); }), expected);
-  EXPECT_THAT(stale_error([&] { net_->last->weight.data_ptr<float>(); }), expected);
-  EXPECT_THAT(stale_error([&] {
+  EXPECT_THAT(libtorch_error([&] { net_->forward(x_); }), expected);
+  EXPECT_THAT(libtorch_error([&] { net_->last->weight.sum(); }), expected);
+  EXPECT_THAT(libtorch_error([&] { net_->last->weight.data_ptr<float>(); }), expected);
+  EXPECT_THAT(libtorch_error([&] {
                 std::ostringstream file;
                 torch::save(net_, file);
               }),
               expected);
-  EXPECT_THAT(stale_error([&] {
+  EXPECT_THAT(libtorch_error([&] {
                 const torch::NoGradGuard no_gradients;
                 net_->last->bias.zero_();
               }),
@@ -138,7 +128,7 @@ TEST_F(DistributedModuleTest, PullRejectsAnotherStructure) {
 TEST_F(DistributedModuleTest, RunEagerlySaysWhyItCannot) {
   train();
   run_eagerly(true);
-  const std::string text = stale_error([&] { step_(x_); });
+  const std::string text = libtorch_error([&] { step_(x_); });
   run_eagerly(false);
   EXPECT_THAT(text, AllOf(HasSubstr("lives on /job:ps/task:"), HasSubstr("function 'step'"),
                           HasSubstr("tr::run_eagerly")));

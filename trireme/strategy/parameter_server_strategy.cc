@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "trireme/base/error.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/ps/parameter_server_backend.h"
+#include "trireme/tensor/format_shape.h"
 
 namespace trireme {
 namespace {
@@ -49,8 +49,7 @@ struct ModulePair {
 }
 
 std::string type_of(const at::Tensor& tensor) {
-  return absl::StrCat(c10::toString(tensor.scalar_type()), " [",
-                      absl::StrJoin(tensor.sizes(), ", "), "]");
+  return absl::StrCat(c10::toString(tensor.scalar_type()), " ", format_shape(tensor.sizes()));
 }
 
 void add_pairs(const torch::OrderedDict<std::string, at::Tensor>& distributed,
