@@ -126,7 +126,7 @@ std::vector<at::Tensor> run_step(Recorder& recorder, const StepBody& step,
     }
     return outputs;
   } catch (const c10::Error& error) {
-    const std::string message = recorder.lock_message();
+    const std::string& message = recorder.lock_message();
     if (!absl::StrContains(error.what_without_backtrace(), message)) throw;
     throw Error(ErrorCode::kFailedPrecondition, message);
   }

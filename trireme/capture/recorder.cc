@@ -29,6 +29,11 @@ namespace trireme::internal {
 
 Recorder::Recorder(const CaptureOptions& options)
     : options_(options),
+      lock_message_(absl::StrCat(
+          "function '", options.name,
+          "' cannot be captured: it reads or writes the contents of a tensor without an operator "
+          "(through data_ptr or an accessor, or by printing it), so that replays would go on with "
+          "the numbers of the capture. Use operators, and print what the function returns")),
       builder_(options.name),
       generator_(make_step_generator(options.seed, options.step)) {
   for (const auto& record : live_variables()) {

@@ -39,7 +39,7 @@ class Recorder final : public OperatorHook {
   // Marks a gradient as left by an earlier step, so that a step that uses it is rejected.
   void add_leftover_gradient(const at::Tensor& gradient);
   // Message of the error for code of the step that reads or writes locked memory.
-  std::string lock_message() const;
+  const std::string& lock_message() const { return lock_message_; }
 
   // Runs and records one operator and leaves its results on the stack. Throws Error to reject it.
   void run(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
@@ -109,6 +109,7 @@ class Recorder final : public OperatorHook {
   [[noreturn]] void refuse(const std::string& why) const;
 
   const CaptureOptions options_;
+  const std::string lock_message_;
   GraphBuilder builder_;
   ValueTable table_;
   at::Generator generator_;

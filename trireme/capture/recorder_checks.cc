@@ -58,14 +58,6 @@ Recorder::~Recorder() {
   unlock_all();
 }
 
-std::string Recorder::lock_message() const {
-  return absl::StrCat(
-      "function '", options_.name,
-      "' cannot be captured: it reads or writes the contents of a tensor without an operator "
-      "(through data_ptr or an accessor, or by printing it), so that replays would go on with the "
-      "numbers of the capture. Use operators, and print what the function returns");
-}
-
 // Returns true for the call by which torch::nn::Module::zero_grad() drops a gradient: it detaches
 // the gradient first. Nothing is recorded for it.
 bool Recorder::drops_leftover_gradient(const Call& call) {
@@ -221,7 +213,7 @@ void Recorder::set_locked(const Memory& memory, bool locked) const {
   const auto storage = memory.storage->lock();
   if (!lockable || !storage) return;
   if (locked) {
-    lock_memory(*storage, lock_message());
+    lock_memory(*storage, lock_message_);
   } else {
     unlock_memory(*storage);
   }

@@ -72,13 +72,18 @@ TEST(Coordinators, FollowEachOtherWithoutWaitingForEndedClusters) {
   }
 }
 
+// Returns a function that takes a worker tens of milliseconds for 1 << 20 numbers.
+Function<Tensor(const Tensor&)> slow_sum() {
+  return function("slow", std::function<Tensor(const Tensor&)>([](const Tensor& x) {
+                    Tensor y = x;
+                    for (int i = 0; i < 50; ++i) y = torch::tanh(y);
+                    return y.sum();
+                  }));
+}
+
 TEST_F(CoordinatorTest, JoinTimesOutAndTheClosuresKeepRunning) {
   ClusterCoordinator coordinator(strategy_);
-  const auto slow = function("slow", [](const Tensor& x) {
-    Tensor y = x;
-    for (int i = 0; i < 50; ++i) y = torch::tanh(y);
-    return y.sum();
-  });
+  const auto slow = slow_sum();
   std::vector<RemoteValue<>> values;
   for (int i = 0; i < 8; ++i) values.push_back(coordinator.schedule(slow, torch::ones({1 << 20})));
   EXPECT_EQ(error_of([&] { coordinator.join(milliseconds(1)); }).code(),
@@ -154,11 +159,13 @@ TEST_F(CoordinatorTest, AnErrorCancelsQueuedClosures) {
   for (const TaskId& task : {TaskId{"worker", 0}, TaskId{"worker", 1}}) cluster_.kill(task);
   ClusterCoordinator coordinator(strategy_);
   const auto find = lookup();
+  const auto slow = slow_sum();
+  const Tensor numbers = torch::ones({1 << 20});
   find.graph(torch::tensor({1}));
   std::vector<RemoteValue<>> values;
-  for (int i = 0; i < 100; ++i) {
-    values.push_back(coordinator.schedule(find, torch::tensor({i == 0 ? 70 : 7})));
-  }
+  values.push_back(coordinator.schedule(find, torch::tensor({70})));
+  // Slow, so that the worker cannot be done with them before the error arrives.
+  for (int i = 1; i < 100; ++i) values.push_back(coordinator.schedule(slow, numbers));
   EXPECT_FALSE(coordinator.done());
   cluster_.start({"worker", 0});
   EXPECT_NE(error_of([&] { coordinator.join(); }).code(), ErrorCode::kOk);

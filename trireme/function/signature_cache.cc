@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/DefaultDtype.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -40,18 +41,30 @@ SignatureCache::SignatureCache(std::string function, size_t capacity)
     : function_(std::move(function)), capacity_(capacity) {}
 
 std::shared_ptr<const CapturedGraph> SignatureCache::find(const std::string& key) {
-  MutexLock lock(mutex_);
-  for (auto entry = entries_.begin(); entry != entries_.end();) {
-    if (entry->key != key || !entry->graph->modules.are_current()) {
-      ++entry;
-    } else if (!entry->graph->is_valid()) {
-      entry = entries_.erase(entry);
-    } else {
-      entries_.splice(entries_.begin(), entries_, entry);
-      return entries_.front().graph;
+  // One key may have several graphs, for different states of the modules. They are checked without
+  // the lock: a check hashes tensors and visits modules, and threads may share a function.
+  for (const auto& graph : graphs_of(key)) {
+    if (!graph->modules.are_current()) continue;
+    const bool valid = graph->is_valid();
+    MutexLock lock(mutex_);
+    const auto entry = std::ranges::find(entries_, graph, &Entry::graph);
+    if (valid) {
+      if (entry != entries_.end()) entries_.splice(entries_.begin(), entries_, entry);
+      return graph;
     }
+    if (entry != entries_.end()) entries_.erase(entry);
   }
   return nullptr;
+}
+
+std::vector<std::shared_ptr<const CapturedGraph>> SignatureCache::graphs_of(
+    const std::string& key) const {
+  std::vector<std::shared_ptr<const CapturedGraph>> graphs;
+  MutexLock lock(mutex_);
+  for (const Entry& entry : entries_) {
+    if (entry.key == key) graphs.push_back(entry.graph);
+  }
+  return graphs;
 }
 
 void SignatureCache::add(Entry entry, std::vector<std::string> arguments) {

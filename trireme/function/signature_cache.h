@@ -40,6 +40,8 @@ class SignatureCache {
   int captures() const;
 
  private:
+  // Returns all graphs with the key, most recently used first.
+  std::vector<std::shared_ptr<const CapturedGraph>> graphs_of(const std::string& key) const;
   // Counts a capture and warns if there were too many.
   void count_capture(std::vector<std::string> arguments) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
