@@ -6,10 +6,12 @@
 
 #include <array>
 #include <cstdlib>
+#include <unordered_map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "trireme/base/mutex.h"
 
 namespace trireme::internal {
 namespace {
@@ -37,20 +39,40 @@ std::string between(absl::string_view name, absl::string_view prefix, absl::stri
   return absl::StrContains(part, "::") ? "" : std::string(part);
 }
 
+// The parts of LibTorch that one frame of a stack names. Kept for each return address, because
+// dladdr() searches all symbols of a library, which takes 100 microseconds in LibTorch.
+class Frames {
+ public:
+  // The result stays valid.
+  const CallSite& at(void* address) {
+    MutexLock lock(mutex_);
+    const auto [frame, added] = frames_.try_emplace(address);
+    if (added) {
+      const std::string name = function_at(address);
+      frame->second = {.op = between(name, "at::_ops::", "::call("),
+                       .module = between(name, "torch::nn::", "Impl::forward("),
+                       .optimizer = between(name, "torch::optim::", "::step(")};
+    }
+    return frame->second;
+  }
+
+ private:
+  Mutex mutex_;
+  std::unordered_map<void*, CallSite> frames_ ABSL_GUARDED_BY(mutex_);
+};
+
 }  // namespace
 
 CallSite current_call_site() {
-  std::array<void*, kMaxFrames> frames;
-  const int count = backtrace(frames.data(), kMaxFrames);
+  static Frames& known = *new Frames;
+  std::array<void*, kMaxFrames> addresses;
+  const int count = backtrace(addresses.data(), kMaxFrames);
   CallSite site;
   for (int i = 0; i < count; ++i) {
-    const std::string name = function_at(frames[i]);
-    if (name.empty()) continue;
-    if (std::string op = between(name, "at::_ops::", "::call("); !op.empty()) {
-      site.op = std::move(op);
-    }
-    if (site.module.empty()) site.module = between(name, "torch::nn::", "Impl::forward(");
-    if (site.optimizer.empty()) site.optimizer = between(name, "torch::optim::", "::step(");
+    const CallSite& frame = known.at(addresses[i]);
+    if (!frame.op.empty()) site.op = frame.op;
+    if (site.module.empty()) site.module = frame.module;
+    if (site.optimizer.empty()) site.optimizer = frame.optimizer;
   }
   return site;
 }

@@ -12,8 +12,9 @@ struct CallSite {
   std::string optimizer;  // optimizer of torch::optim whose step() runs: "SGD"; empty if none does
 };
 
-// Looks at the stack of the calling thread. Takes some ten microseconds. Finds what LibTorch's
-// libraries export; a frame that the compiler optimised away is not found.
+// Looks at the stack of the calling thread. Takes some ten microseconds, or milliseconds for a
+// stack that it sees for the first time. Finds what LibTorch's libraries export; a frame that the
+// compiler optimised away is not found.
 CallSite current_call_site();
 
 }  // namespace trireme::internal

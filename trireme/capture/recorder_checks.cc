@@ -83,6 +83,9 @@ void Recorder::check_variable_write(const Memory& memory) const {
   if (memory.written || options_.perturbation != 0 || !variables_[memory.index].record->trainable) {
     return;
   }
+  // Our optimizers call the fused kernels, those of torch::optim never do. Spares a look at the
+  // stack, which is slow the first time.
+  if (absl::StartsWith(current_op_, "aten::_fused_")) return;
   const std::string optimizer = current_call_site().optimizer;
   if (!optimizer.empty()) refuse(optimizer_refusal(optimizer));
 }
