@@ -240,7 +240,7 @@ TEST_F(LimitsTest, RejectsTooManyCalls) {
   EXPECT_EQ(error_code(status), ErrorCode::kResourceExhausted);
   EXPECT_THAT(describe(status), HasSubstr("2 calls in flight"));
   service_->release();
-  for (auto& answer : answers) answer.get();
+  for (auto& answer : answers) answer.wait();
   absl::Status again = absl::UnknownError("");
   for (const Time limit = after(seconds(10)); !again.ok() && Clock::real().now() < limit;) {
     again = channel_->call(kLimitedEcho, {}).status();

@@ -1,5 +1,7 @@
 #include "tests/integration/graph/models.h"
 
+#include <torch/torch.h>
+
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
