@@ -146,12 +146,12 @@ Captured capture(const StepBody& step, const std::vector<at::Tensor>& inputs,
   Recorder recorder(options);
   std::vector<at::Tensor> outputs;
   {
-    const SavedGradients gradients(recorder, /*plant_leftovers=*/options.perturbation > 0);
+    const SavedGradients gradients(recorder, /*plant_leftovers=*/options.repeated);
     std::vector<at::Tensor> arguments;
     for (const at::Tensor& input : inputs) arguments.push_back(recorder.add_input(input));
     const WatchDefaultGenerator generator;
     outputs = run_step(recorder, step, arguments, options);
-    if (options.perturbation == 0) recorder.check_left_gradients(gradients.left());
+    if (!options.repeated) recorder.check_left_gradients(gradients.left());
     if (generator.was_seeded()) {
       throw Error(ErrorCode::kFailedPrecondition,
                   absl::StrCat("function '", options.name,

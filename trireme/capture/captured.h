@@ -25,6 +25,9 @@ struct CaptureOptions {
   // change them in two different ways (scratch.h). If the program reads a number from them and uses
   // it as a constant, captures with different perturbations give different graphs.
   int perturbation = 0;
+  // True if the step was captured before. Gradients that an earlier step left are then planted in
+  // the variables, so that a step that adds to them is rejected.
+  bool repeated = false;
   // True to lock the memory of arguments and results while the program's own code runs, so that a
   // step that reads them without an operator is rejected.
   bool lock_memory = false;
@@ -35,6 +38,9 @@ struct CaptureOptions {
   std::function<bool(double rate, bool training)> is_known_dropout = nullptr;
 };
 
+// A tensor object of the program, which is not kept alive.
+using TensorObject = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
 // A tensor from outside of the step that became a constant of the graph. Does not keep the tensor
 // alive.
 struct ExternalTensor {
@@ -43,6 +49,7 @@ struct ExternalTensor {
   // Version counter of the tensor; nullopt for a tensor made in inference mode, which has none.
   std::optional<c10::VariableVersion> version;
   uint32_t captured_version = 0;
+  bool borrowed = false;  // true for memory that LibTorch did not allocate: from_blob()
 
   // Returns true if the graph is stale: the tensor is gone, so that the program uses another in its
   // place, or its contents have changed. The version counter notices operators, the fingerprint
@@ -59,6 +66,9 @@ struct Captured {
   std::shared_ptr<GraphData> graph;
   std::vector<std::shared_ptr<VariableRecord>> variables;  // in the order of the graph's variables
   std::vector<ExternalTensor> externals;
+  // Tensor objects of the program that the step used. One that is gone was replaced by another,
+  // perhaps a slice of the same memory.
+  std::vector<TensorObject> external_objects;
   // Arguments, results and variables of the run that was recorded. Replays are checked against
   // them.
   std::vector<at::Tensor> inputs, outputs;

@@ -146,10 +146,21 @@ Captured Recorder::finish(std::vector<at::Tensor> outputs) {
     captured.variables_after.push_back(use.scratch.detach());
   }
   // A tensor that is gone by now was made in the step without an operator, like the tensor of a C++
-  // number. It cannot change any more.
-  std::erase_if(externals_,
-                [](const ExternalTensor& external) { return external.storage.use_count() == 0; });
+  // number. It cannot change any more, unless its memory is the program's.
+  std::erase_if(externals_, [this](const ExternalTensor& external) {
+    const bool gone = external.storage.use_count() == 0;
+    if (gone && external.borrowed) {
+      refuse(
+          "it makes a tensor of the program's memory with from_blob(), and replays would go on "
+          "with the numbers of the capture. Pass the tensor as an argument, or make it outside of "
+          "the function; for constants use torch::tensor()");
+    }
+    return gone;
+  });
   captured.externals = std::move(externals_);
+  for (auto& [address, object] : external_objects_) {
+    if (object.use_count() > 0) captured.external_objects.push_back(std::move(object));
+  }
   captured.inputs = std::move(inputs_);
   captured.outputs = std::move(outputs);
   captured.graph = builder_.finish();

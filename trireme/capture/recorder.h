@@ -117,6 +117,7 @@ class Recorder final : public OperatorHook {
   std::unordered_map<std::string, std::string> sharing_;  // pairs of variables in one storage
   std::vector<VariableUse> variables_;
   std::vector<ExternalTensor> externals_;
+  std::unordered_map<const c10::TensorImpl*, TensorObject> external_objects_;
   std::vector<Flow> flows_;  // one for each node, in order
   std::vector<const Memory*> output_memories_;
   std::vector<at::Tensor> inputs_;

@@ -78,11 +78,9 @@ void Recorder::refuse_leftover_gradient(const Call& call) const {
       "backward(), or use optimizer.minimize(loss)");
 }
 
-// Rejects an optimizer of torch::optim where it first writes to a variable.
+// Rejects an optimizer of torch::optim where it writes to a variable.
 void Recorder::check_variable_write(const Memory& memory) const {
-  if (memory.written || options_.perturbation != 0 || !variables_[memory.index].record->trainable) {
-    return;
-  }
+  if (options_.repeated || !variables_[memory.index].record->trainable) return;
   // Our optimizers call the fused kernels, those of torch::optim never do. Spares a look at the
   // stack, which is slow the first time.
   if (absl::StartsWith(current_op_, "aten::_fused_")) return;

@@ -24,7 +24,11 @@ int64_t Recorder::value_of(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || !tensor.has_storage()) {
     refuse("one of its arguments is neither a dense nor a sparse COO tensor");
   }
-  return value_in(memory_of(tensor), tensor);
+  Memory& memory = memory_of(tensor);
+  if (memory.origin == MemoryOrigin::kExternal) {
+    external_objects_.try_emplace(tensor.unsafeGetTensorImpl(), tensor.getIntrusivePtr());
+  }
+  return value_in(memory, tensor);
 }
 
 uint32_t Recorder::value_in(Memory& memory, const at::Tensor& tensor) {
@@ -118,7 +122,8 @@ Memory& Recorder::adopt_external(const at::Tensor& tensor) {
   memory.fingerprint = fingerprint(*tensor.storage().unsafeGetStorageImpl());
   ExternalTensor external{
       .storage = tensor.storage().getWeakStorageImpl(),
-      .fingerprint = quick_fingerprint(*tensor.storage().unsafeGetStorageImpl())};
+      .fingerprint = quick_fingerprint(*tensor.storage().unsafeGetStorageImpl()),
+      .borrowed = tensor.storage().allocator() == nullptr};
   if (!tensor.is_inference()) {
     external.version = tensor.unsafeGetTensorImpl()->version_counter();
     external.captured_version = external.version->current_version();

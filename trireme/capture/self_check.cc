@@ -203,6 +203,7 @@ CheckedCapture capture_and_check(const StepBody& step, const std::vector<at::Ten
     for (int perturbation : {1, 2}) {
       CaptureOptions other = options;
       other.perturbation = perturbation;
+      other.repeated = true;
       other.is_known_dropout = nullptr;
       if (perturbation == 2) {
         other.lock_memory = true;

@@ -57,6 +57,10 @@ bool CapturedGraph::is_valid() const {
   for (const ExternalTensor& external : externals) {
     if (external.changed()) return false;
   }
+  for (const TensorObject& object : external_objects) {
+    if (object.use_count() == 0) return false;
+  }
+  if (modules.lost_module_with(storages)) return false;
   return true;
 }
 
@@ -69,6 +73,7 @@ std::shared_ptr<const CapturedGraph> make_captured_graph(const std::string& func
   graph->plan = std::move(checked.plan);
   graph->variables = std::move(checked.captured.variables);
   graph->externals = std::move(checked.captured.externals);
+  graph->external_objects = std::move(checked.captured.external_objects);
   graph->shape = std::move(shape);
   graph->remote = remote_part(graph->plan->graph->def);
   graph->backend = backend_of(function, graph->variables);

@@ -24,9 +24,10 @@ struct CapturedGraph {
   std::vector<std::shared_ptr<VariableRecord>> variables;
   // Storages of the variables. Weak, so that no other storage can take the address of one.
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages;
-  std::vector<bool> need_gradients;       // for each variable, whether it needed gradients
-  std::vector<ExternalTensor> externals;  // tensors that became constants
-  FunctionCall::Shape shape;              // structure of the results
+  std::vector<bool> need_gradients;            // for each variable, whether it needed gradients
+  std::vector<ExternalTensor> externals;       // tensors that became constants
+  std::vector<TensorObject> external_objects;  // their objects that outlived the capture
+  FunctionCall::Shape shape;                   // structure of the results
   // Description of a part that the program itself cannot run, for errors; empty if there is none.
   std::string remote;
   // Backend of the variables that do not live in the program; null if all do.

@@ -8,6 +8,7 @@
 #include "trireme/function/expect_exact.h"
 #include "trireme/function/function.h"
 #include "trireme/function/module.h"
+#include "trireme/testing/error_of.h"
 
 namespace trireme {
 namespace {
@@ -53,6 +54,27 @@ TEST(OutsideTensorTest, RefilledBufferIsNoticed) {
     results.push_back(step(torch::ones({3})));
     return results;
   });
+}
+
+TEST(OutsideTensorTest, AnotherSliceOfTheSameDataIsNoticed) {
+  expect_exact([] {
+    const Tensor data = torch::arange(12).to(torch::kFloat).reshape({4, 3});
+    Tensor batch;
+    const auto step = function("step", [&](const Tensor& x) { return x * batch; });
+    Tensors results;
+    for (int i = 0; i < 4; ++i) {
+      batch = data.narrow(0, i, 1);
+      results.push_back(step(torch::ones({1, 3})));
+    }
+    return results;
+  });
+}
+
+TEST(OutsideTensorTest, MadeOfAPointerInTheFunctionIsRefused) {
+  std::vector<float> buffer{1, 2, 3};
+  const auto step =
+      function("step", [&](const Tensor& x) { return x * torch::from_blob(buffer.data(), {3}); });
+  EXPECT_THAT(error_text([&] { step(torch::ones({3})); }), HasSubstr("from_blob()"));
 }
 
 TEST(OutsideTensorTest, ChangedInInferenceModeIsNoticed) {

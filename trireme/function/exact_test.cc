@@ -95,6 +95,23 @@ TEST(ExactGradientsTest, ZerosWrittenIntoOldGradientsAreRefused) {
   EXPECT_THAT(error_text([&] { step(torch::ones({2, 3})); }), HasSubstr("not zero_grad(false)"));
 }
 
+// With offsets, the function throws on perturbed numbers and is captured on the same ones again.
+TEST(ExactGradientsTest, AddedToOldOnesAreRefusedOnTheSameNumbersToo) {
+  torch::nn::EmbeddingBag bag(torch::nn::EmbeddingBagOptions(5, 2).mode(torch::kSum));
+  track(bag);
+  const auto step = function("step", [&](const Tensor& ids, const Tensor& offsets) {
+    const Tensor loss = bag(ids, offsets).sum();
+    loss.backward();
+    const torch::NoGradGuard no_gradients;
+    bag->weight.sub_(bag->weight.grad());
+    return loss;
+  });
+  EXPECT_THAT(error_text([&] {
+                step(torch::tensor({0, 1, 2, 3}), torch::tensor({0, 2}));
+              }),
+              HasSubstr("zero_grad()"));
+}
+
 TEST(ExactGradientsTest, AnArgumentThatNeedsThemIsRefused) {
   const auto square = function("square", [](const Tensor& x) {
     const Tensor sum = x.pow(2).sum();
@@ -201,6 +218,43 @@ TEST(ExactModulesTest, AReplacedParameterIsNoticed) {
   EXPECT_THAT(error_text([&] { step(x); }), HasSubstr("tr::track()"));
   track(net);
   EXPECT_TRUE(internal::nearly_equal(step(x), net->forward(x).detach()));
+}
+
+TEST(ExactModulesTest, AReplacedBufferIsNoticed) {
+  struct Masked : torch::nn::Module {
+    Tensor mask = register_buffer("mask", torch::zeros({2}));
+  };
+  auto net = std::make_shared<Masked>();
+  track(net);
+  const auto step = function("step", [&](const Tensor& x) { return x + net->mask; });
+  step(torch::ones({2}));
+  net->mask = net->register_buffer("mask2", torch::full({2}, 5.0));
+  track(net);
+  EXPECT_EQ(step(torch::ones({2}))[0].item<float>(), 6);
+}
+
+TEST(ExactModulesTest, AReplacedModuleIsNoticed) {
+  torch::manual_seed(1);
+  auto net = std::make_shared<TwoLayers>();
+  track(net);
+  const auto step = function("step", [&](const Tensor& x) { return net->forward(x); });
+  const Tensor x = torch::ones({1, 4});
+  step(x);
+  net = std::make_shared<TwoLayers>();
+  track(net);
+  EXPECT_TRUE(internal::nearly_equal(step(x), net->forward(x).detach()));
+  step(x);
+  EXPECT_EQ(step.captures(), 2);
+}
+
+TEST(ExactModulesTest, RatesInsideOfOtherLayersAreNoticed) {
+  torch::nn::LSTM lstm(torch::nn::LSTMOptions(4, 4).num_layers(2).dropout(0.0));
+  track(lstm);
+  const auto step = function("step", [&](const Tensor& x) { return std::get<0>(lstm(x)); });
+  step(torch::ones({3, 2, 4}));
+  lstm->options_base.dropout(0.5);
+  step(torch::ones({3, 2, 4}));
+  EXPECT_EQ(step.captures(), 2);
 }
 
 TEST(ExactModulesTest, WritesThroughAPointerBetweenStepsCount) {

@@ -6,7 +6,11 @@
 
 #include <c10/core/TensorImpl.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/rnn.h>
+
+#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
@@ -57,6 +61,18 @@ const double* rate_in(const Module& module) {
 // Returns where a dropout layer keeps its rate; null for any other module.
 const double* dropout_rate(const Module& module) {
   using namespace torch::nn;
+  if (const auto* layer = dynamic_cast<const MultiheadAttentionImpl*>(&module)) {
+    return &layer->options.dropout();
+  }
+  if (const auto* layer = dynamic_cast<const LSTMImpl*>(&module)) {
+    return &layer->options_base.dropout();
+  }
+  if (const auto* layer = dynamic_cast<const GRUImpl*>(&module)) {
+    return &layer->options_base.dropout();
+  }
+  if (const auto* layer = dynamic_cast<const RNNImpl*>(&module)) {
+    return &layer->options_base.dropout();
+  }
   return rate_in<DropoutImpl, Dropout2dImpl, Dropout3dImpl, AlphaDropoutImpl,
                  FeatureAlphaDropoutImpl>(module);
 }
@@ -64,10 +80,19 @@ const double* dropout_rate(const Module& module) {
 }  // namespace
 
 struct ModuleStates::Tree {
-  struct Parameter {
+  struct Member {
     c10::weak_intrusive_ptr<c10::TensorImpl, at::UndefinedTensorImpl> pin;
     const c10::TensorImpl* address;
     bool requires_grad;
+
+    explicit Member(const torch::Tensor& tensor)
+        : pin(tensor.getIntrusivePtr()),
+          address(tensor.unsafeGetTensorImpl()),
+          requires_grad(tensor.defined() && tensor.requires_grad()) {}
+    bool is(const torch::Tensor& tensor) const {
+      return address == tensor.unsafeGetTensorImpl() &&
+             (!tensor.defined() || tensor.requires_grad() == requires_grad);
+    }
   };
   // One module of the tree. Submodules follow, depth first.
   struct Part {
@@ -76,7 +101,8 @@ struct ModuleStates::Tree {
     bool training;
     const double* rate_address;
     double rate;
-    std::vector<Parameter> parameters;
+    std::vector<Member> parameters;
+    std::vector<Member> buffers;
   };
 
   explicit Tree(const std::shared_ptr<Module>& module) : root(module) { add(module); }
@@ -88,19 +114,35 @@ struct ModuleStates::Tree {
     return matches(*module, next) && next == parts.size();
   }
 
+  bool is_gone() const { return root.expired(); }
+
+  // Returns true if a parameter or buffer that still lives is in one of the storages.
+  bool has_one_of(const std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>& storages) const {
+    const auto is_used = [&](const Member& member) {
+      const auto tensor = member.pin.lock();
+      if (!tensor.defined() || !tensor->has_storage()) return false;
+      const c10::StorageImpl* storage = tensor->storage().unsafeGetStorageImpl();
+      return std::ranges::any_of(
+          storages, [&](const auto& used) { return used._unsafe_get_target() == storage; });
+    };
+    return std::ranges::any_of(parts, [&](const Part& part) {
+      return std::ranges::any_of(part.parameters, is_used) ||
+             std::ranges::any_of(part.buffers, is_used);
+    });
+  }
+
   std::weak_ptr<Module> root;
   std::vector<Part> parts;
 
  private:
   void add(const std::shared_ptr<Module>& module) {
-    Part part{module, module.get(), module->is_training(), dropout_rate(*module), 0, {}};
+    Part part{module, module.get(), module->is_training(), dropout_rate(*module), 0, {}, {}};
     if (part.rate_address != nullptr) part.rate = *part.rate_address;
     for (const auto& parameter : Parameters::of(*module)) {
-      const auto& tensor = parameter.value();
-      part.parameters.push_back({c10::weak_intrusive_ptr<c10::TensorImpl, at::UndefinedTensorImpl>(
-                                     tensor.getIntrusivePtr()),
-                                 tensor.unsafeGetTensorImpl(),
-                                 tensor.defined() && tensor.requires_grad()});
+      part.parameters.emplace_back(parameter.value());
+    }
+    for (const torch::Tensor& buffer : module->buffers(/*recurse=*/false)) {
+      part.buffers.emplace_back(buffer);
     }
     parts.push_back(std::move(part));
     for (const auto& child : module->children()) add(child);
@@ -113,12 +155,14 @@ struct ModuleStates::Tree {
     if (part.rate_address != nullptr && *part.rate_address != part.rate) return false;
     const auto& parameters = Parameters::of(module);
     if (parameters.size() != part.parameters.size()) return false;
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const torch::Tensor& tensor = parameters[i].value();
-      if (part.parameters[i].address != tensor.unsafeGetTensorImpl()) return false;
-      if (tensor.defined() && tensor.requires_grad() != part.parameters[i].requires_grad) {
-        return false;
-      }
+    for (size_t j = 0; j < parameters.size(); ++j) {
+      if (!part.parameters[j].is(parameters[j].value())) return false;
+    }
+    // A list of buffers can only be had as a copy, so modules that had none are not asked.
+    if (!part.buffers.empty() &&
+        !std::ranges::equal(part.buffers, module.buffers(/*recurse=*/false),
+                            [](const Member& a, const torch::Tensor& b) { return a.is(b); })) {
+      return false;
     }
     for (const auto& child : module.children()) {
       if (!matches(*child, next)) return false;
@@ -167,6 +211,12 @@ bool ModuleStates::are_current() const {
     if (!tree->is_current()) return false;
   }
   return true;
+}
+
+bool ModuleStates::lost_module_with(
+    const std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>& storages) const {
+  return std::ranges::any_of(
+      trees_, [&](const auto& tree) { return tree->is_gone() && tree->has_one_of(storages); });
 }
 
 }  // namespace trireme::internal

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/StorageImpl.h>
+
 #include <memory>
 #include <vector>
 
@@ -17,7 +19,8 @@ void watch_module(torch::nn::Module& module);
 bool is_watched_dropout(double rate, bool training);
 
 // A snapshot of the state of all watched modules that decides which operators a function calls:
-// training modes, submodules, parameters, which parameters need gradients, and dropout rates. It is
+// training modes, submodules, parameters and buffers, which of them need gradients, and dropout
+// rates. It is
 // part of the signature of a captured graph. Holds the modules weakly.
 class ModuleStates {
  public:
@@ -26,6 +29,10 @@ class ModuleStates {
   // Returns true if all modules of the snapshot still have the same states. Ignores modules that
   // were added or destroyed since.
   bool are_current() const;
+  // Returns true if a module of the snapshot is gone and one of these storages belonged to it: the
+  // program uses another module in its place.
+  bool lost_module_with(
+      const std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>>& storages) const;
 
  private:
   struct Tree;

@@ -69,6 +69,22 @@ TEST(RefusalTest, NamesTheOptimizerToUseInstead) {
   EXPECT_THAT(refusal_of_optimizer<RMSprop>(RMSpropOptions(0.1)), HasSubstr("Use tr::RmsProp"));
 }
 
+TEST(RefusalTest, NamesTheOptimizerOfAVariableThatWasWrittenBefore) {
+  torch::nn::Linear net(3, 1);
+  track(net);
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
+  const auto step = function("step", [&](const Tensor& x) {
+    optimizer.zero_grad();
+    {
+      const torch::NoGradGuard no_gradients;
+      for (Tensor& parameter : net->parameters()) parameter.clamp_(-1, 1);
+    }
+    net->forward(x).mean().backward();
+    optimizer.step();
+  });
+  EXPECT_THAT(error_text([&] { step(torch::ones({2, 3})); }), HasSubstr("Use tr::Sgd"));
+}
+
 TEST(RefusalTest, ErrorOfAKernelNamesTheFunctionAndItsArguments) {
   torch::nn::Linear net(4, 1);
   track(net);

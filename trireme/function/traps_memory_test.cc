@@ -174,10 +174,13 @@ void add_constant_programs(std::vector<Program>& list) {
     for (int i = 0; i < 3; ++i) items[i] = static_cast<float>(i * i);
     return Tensors{x * a};
   });
-  pure("BlobBecomesAConstant", [](Tensor x, Tensor) {
-    float numbers[3] = {3, 1, 2};
-    return Tensors{x * torch::from_blob(numbers, {3}).clone()};
-  });
+  pure(
+      "BlobInTheFunctionIsRefused",
+      [](Tensor x, Tensor) {
+        float numbers[3] = {3, 1, 2};
+        return Tensors{x * torch::from_blob(numbers, {3}).clone()};
+      },
+      "from_blob()");
   pure("ScalarsKeepTheDtype", [](Tensor x, Tensor y) {
     return Tensors{x * 2.5, 2.5 - x, y * 2, y / 2, 1.0 / (x + 10), torch::where(x > 0, x, 0.5)};
   });

@@ -370,6 +370,11 @@ class Session::Impl final : public internal::VariableHolder,
             "holds",
             {place.task(), absl::StrCat("variable '", place.name(), "'")});
       }
+      if (const std::string holder = internal::held_elsewhere(variable); !holder.empty()) {
+        log_warning("variable '", place.name(), "' begins in this session with the value that the ",
+                    "program had, although ", holder,
+                    ", holds another; to share it, name one container in both sessions");
+      }
       request.add_variables(static_cast<uint32_t>(i));
       initial.push_back(internal::program_contents(variable.tensor));
     }

@@ -134,5 +134,16 @@ TEST_F(DistributedModuleTest, RunEagerlySaysWhyItCannot) {
                           HasSubstr("tr::run_eagerly")));
 }
 
+TEST_F(DistributedModuleTest, CopiesAreRefusedInAFunction) {
+  auto local = std::make_shared<NormedNet>();
+  const auto pulls = function("pulls", [&](const Tensor& x) {
+    strategy_.pull(net_, local);
+    return x + 1;
+  });
+  EXPECT_THAT(error_text([&] { pulls(x_); }),
+              AllOf(HasSubstr("function 'pulls'"), HasSubstr("strategy.pull()"),
+                    HasSubstr("outside of the function")));
+}
+
 }  // namespace
 }  // namespace trireme

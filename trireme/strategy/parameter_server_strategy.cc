@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
+#include "trireme/capture/capture.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/ps/parameter_server_backend.h"
 #include "trireme/tensor/format_shape.h"
@@ -92,6 +93,16 @@ ModulePair pair_of(const torch::nn::Module& module, const torch::nn::Module& loc
   return pair;
 }
 
+// Throws Error in a captured function, whose replays would not copy again.
+void check_outside_of_functions(const char* call) {
+  if (!internal::is_capturing()) return;
+  throw Error(ErrorCode::kFailedPrecondition,
+              absl::StrCat("strategy.", call,
+                           "() copies once, during the capture, and not in "
+                           "replays; call it outside of the function"),
+              {"", absl::StrCat("function '", internal::captured_function(), "'")});
+}
+
 }  // namespace
 
 ParameterServerStrategy::ParameterServerStrategy(const Cluster& cluster,
@@ -102,6 +113,7 @@ ParameterServerStrategy::ParameterServerStrategy(const Cluster& cluster,
 
 void ParameterServerStrategy::pull_module(const torch::nn::Module& module,
                                           const torch::nn::Module& local) const {
+  check_outside_of_functions("pull");
   const auto& backend = internal::Access<ParameterServers>::backend(servers_);
   ModulePair pair = pair_of(module, local, *backend);
   const std::vector<at::Tensor> values = backend->read_all(pair.variables);
@@ -111,6 +123,7 @@ void ParameterServerStrategy::pull_module(const torch::nn::Module& module,
 
 void ParameterServerStrategy::push_module(const torch::nn::Module& module,
                                           const torch::nn::Module& local) const {
+  check_outside_of_functions("push");
   const auto& backend = internal::Access<ParameterServers>::backend(servers_);
   const ModulePair pair = pair_of(module, local, *backend);
   backend->assign_all(pair.variables, pair.local);
