@@ -8,11 +8,13 @@
 #include <cstdlib>
 #include <future>
 #include <random>
+#include <stop_token>
 
 #include "trireme/base/status.h"
 #include "trireme/capture/device_scope.h"
 #include "trireme/rpc/fault_injector.h"
 #include "trireme/rpc/port_reservation.h"
+#include "trireme/runtime/cluster_status.h"
 #include "trireme/runtime/session.h"
 #include "trireme/server/services.h"
 #include "trireme/testing/error_of.h"
@@ -86,6 +88,50 @@ TEST(SessionFaults, ATaskLostInMidStepIsNamedAndTheSessionContinues) {
     cluster.wait_until_no_steps();
   }
   EXPECT_EQ(interrupted, kHurtTasks);
+}
+
+TEST(SessionFaults, AStepIsCancelledEvenIfItsCallEndsBeforeTheRequestToStopReachesIt) {
+  const PortReservation first = value_or_throw(PortReservation::make());
+  const PortReservation second = value_or_throw(PortReservation::make());
+  const ClusterSpec spec{{"worker", {first.address(), second.address()}}};
+  // No value ever reaches another task, so the step lasts until it is cancelled.
+  const auto faults = std::make_shared<FaultInjector>(
+      1, std::vector<FaultRule>{{.method = "/trireme.Worker/Deliver", .lose_request = 1}});
+  std::vector<std::unique_ptr<TaskServer>> servers;
+  for (const TaskId& task : spec.all_tasks()) {
+    servers.push_back(value_or_throw(TaskServer::start(
+        {.spec = spec, .task = task, .faults = faults, .services = all_services()})));
+  }
+  const auto steps = [&] {
+    uint64_t sum = 0;
+    for (const auto& [task, answer] : describe_cluster(spec, {})) {
+      sum += value_or_throw(answer).counters.at("steps_active");
+    }
+    return sum;
+  };
+  const auto wait_for_steps = [&](uint64_t number) {
+    for (const Time limit = after(seconds(20)); Clock::real().now() < limit;) {
+      if (steps() == number) return true;
+    }
+    return false;
+  };
+  Session session("grpc://" + first.address());
+  const auto step = function("step", std::function<Tensor(const Tensor&)>([](const Tensor& x) {
+                               const Tensor here = torch::tanh(x);
+                               const DeviceScope on("/job:worker/task:1");
+                               return torch::tanh(here);
+                             }));
+  std::stop_source stop;
+  auto run = std::async(std::launch::async, [&] {
+    return error_of([&] { session.run({.stop = stop.get_token()}, step, torch::rand({4})); });
+  });
+  ASSERT_TRUE(wait_for_steps(2));
+  // The last callback is the first to be called. It holds up the others until the attempt of the
+  // call has timed out, and the call is not tried again after a request to stop.
+  const std::stop_callback hold(stop.get_token(), [&] { run.wait(); });
+  stop.request_stop();
+  EXPECT_NE(run.get().code(), ErrorCode::kOk);
+  EXPECT_TRUE(wait_for_steps(0)) << "the step was not cancelled";
 }
 
 TEST(SessionFaults, LostDuplicatedAndDelayedCallsDoNotChangeResults) {

@@ -263,12 +263,12 @@ void Master::start_step(uint64_t session, std::shared_ptr<MasterGraph> graph,
   }
   const auto step = make_master_step(std::move(graph), std::move(registered), worker_,
                                      std::move(inputs), std::move(done));
-  if (token != 0) sessions_.add_step(session, token, step);
+  if (token != 0 && !sessions_.add_step(session, token, step)) return step->cancel();
   step->start();
 }
 
 void Master::cancel_step(uint64_t session, uint64_t token) {
-  if (const auto step = sessions_.find_step(session, token)) step->cancel();
+  if (const auto step = sessions_.cancel_step(session, token)) step->cancel();
 }
 
 void Master::expire_and_renew_sessions() {

@@ -1,5 +1,6 @@
 #include "trireme/runtime/master_sessions.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,10 @@
 // session must be renewed at the tasks: each quarter of the lease, so that a few lost renewals do
 // not end it there.
 //
+// A RunStep may arrive after the CancelStep that is meant for it: they are handled on different
+// threads, and the RunStep may be a repetition. So the tokens that were cancelled last are
+// remembered, and a step with one of them does not start.
+//
 // Nothing is called under the lock. Graphs that fall out of a session, and tasks that hold
 // something of it, are returned to the master, which makes the calls.
 namespace trireme::internal {
@@ -20,6 +25,8 @@ namespace {
 // Maximum number of graphs of a session. The graph that was registered longest ago is dropped
 // first; a client that still uses it registers it again.
 constexpr size_t kMostGraphs = 256;
+// Maximum number of cancelled tokens that a session remembers.
+constexpr size_t kMostCancelled = 256;
 
 absl::Status unknown_session(uint64_t session) {
   return make_status(
@@ -118,10 +125,14 @@ absl::StatusOr<MasterSessions::Added> MasterSessions::add_graph(uint64_t session
   return added;
 }
 
-void MasterSessions::add_step(uint64_t session, uint64_t token, std::weak_ptr<RunningStep> step) {
+bool MasterSessions::add_step(uint64_t session, uint64_t token, std::weak_ptr<RunningStep> step) {
   MutexLock lock(mutex_);
   const auto found = sessions_.find(session);
-  if (found != sessions_.end()) found->second.running[token] = std::move(step);
+  if (found == sessions_.end()) return true;
+  Session& open = found->second;
+  if (std::ranges::find(open.cancelled, token) != open.cancelled.end()) return false;
+  open.running[token] = std::move(step);
+  return true;
 }
 
 void MasterSessions::remove_step(uint64_t session, uint64_t token) {
@@ -130,10 +141,13 @@ void MasterSessions::remove_step(uint64_t session, uint64_t token) {
   if (found != sessions_.end()) found->second.running.erase(token);
 }
 
-std::shared_ptr<RunningStep> MasterSessions::find_step(uint64_t session, uint64_t token) {
+std::shared_ptr<RunningStep> MasterSessions::cancel_step(uint64_t session, uint64_t token) {
   MutexLock lock(mutex_);
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return nullptr;
+  std::list<uint64_t>& cancelled = found->second.cancelled;
+  cancelled.push_front(token);
+  if (cancelled.size() > kMostCancelled) cancelled.pop_back();
   const auto running = found->second.running.find(token);
   return running == found->second.running.end() ? nullptr : running->second.lock();
 }

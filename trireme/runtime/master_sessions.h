@@ -48,10 +48,12 @@ class MasterSessions {
                                   std::shared_ptr<MasterGraph> graph,
                                   const std::set<TaskId>& tasks);
 
-  // Keep, drop and find a running step that can be cancelled, by its token.
-  void add_step(uint64_t session, uint64_t token, std::weak_ptr<RunningStep> step);
+  // Keep and drop a running step that can be cancelled, by its token. add_step() returns false if
+  // the step was cancelled before: it must not start.
+  [[nodiscard]] bool add_step(uint64_t session, uint64_t token, std::weak_ptr<RunningStep> step);
   void remove_step(uint64_t session, uint64_t token);
-  std::shared_ptr<RunningStep> find_step(uint64_t session, uint64_t token);
+  // Notes that the step with this token is cancelled, and returns it if it is running.
+  std::shared_ptr<RunningStep> cancel_step(uint64_t session, uint64_t token);
 
   // A session whose lease is to be renewed at these tasks.
   struct Renewal {
@@ -77,6 +79,7 @@ class MasterSessions {
     std::list<uint64_t> recent;  // numbers of the graphs, the most recently registered first
     std::set<TaskId> tasks;      // tasks that hold something of the session
     std::unordered_map<uint64_t, std::weak_ptr<RunningStep>> running;  // cancellable steps by token
+    std::list<uint64_t> cancelled;  // tokens that were cancelled, the latest first
   };
 
   Mutex mutex_;

@@ -41,10 +41,12 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
         done_(std::move(done)) {}
 
   void start() override {
-    key_ = {registered_->id, graph_->begin_step(weak_from_this())};
     const std::vector<GraphPart>& parts = graph_->parts();
     {
       MutexLock lock(mutex_);
+      if (over_) return;  // cancelled before it began
+      begun_ = true;
+      key_ = {registered_->id, graph_->begin_step(weak_from_this())};
       outputs_.resize(graph_->placed().graph->def.outputs_size());
       waiting_.assign(parts.size(), true);
       pending_ = static_cast<int>(parts.size());
@@ -126,12 +128,15 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
   // Ends the step with its first error. Errors that follow are consequences of it and are ignored.
   void fail(absl::Status error) {
     OnStepResult done;
+    bool begun = false;
     {
       MutexLock lock(mutex_);
       if (over_) return;
       over_ = true;
+      begun = begun_;
       done = std::move(done_);
     }
+    if (!begun) return done(std::move(error));
     // The task is gone, was restarted, or has dropped its part: the next step registers again.
     const ErrorCode code = error_code(error);
     if (code == ErrorCode::kTaskUnreachable || code == ErrorCode::kIncarnationChanged ||
@@ -189,7 +194,7 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
   const std::shared_ptr<const MasterGraph::Registered> registered_;
   const std::shared_ptr<Worker> worker_;  // the master's own, which gets values from other parts
   const StepInputs inputs_;
-  StepKey key_;  // set by start()
+  StepKey key_;  // set by start(), and not used before begun_ is true
   const Time started_ = Clock::real().now();
   Time next_health_check_ = Time::min();  // used by check_tasks() only
   std::stop_source stop_;                 // stops the calls to the tasks
@@ -199,6 +204,7 @@ class MasterStep final : public RunningStep, public std::enable_shared_from_this
   std::vector<at::Tensor> outputs_ ABSL_GUARDED_BY(mutex_);
   std::vector<bool> waiting_ ABSL_GUARDED_BY(mutex_);  // by part: true until it has answered
   int pending_ ABSL_GUARDED_BY(mutex_) = 0;            // number of parts that have not answered
+  bool begun_ ABSL_GUARDED_BY(mutex_) = false;         // true once start() has numbered the step
   bool over_ ABSL_GUARDED_BY(mutex_) = false;          // true once the result was decided
 };
 

@@ -187,9 +187,13 @@ class Session::Impl final : public internal::VariableHolder,
     const Time deadline = step_deadline(options);
     const auto known = known_graph(step, deadline);
     const uint64_t token = options.stop.stop_possible() ? new_incarnation() : 0;
-    const std::stop_callback cancel(options.stop, [&] { cancel_step(token); });
-    return result_of(channel_.call(internal::kRunStep, request_of(step, *known, deadline, token),
-                                   call_options(*known, deadline, options)));
+    Response response = channel_.call(internal::kRunStep, request_of(step, *known, deadline, token),
+                                      call_options(*known, deadline, options));
+    // A stop ends the call at once, and the step must end with it. A stop_callback of its own would
+    // not do: the stop first ends the call, and this function could then return and destroy the
+    // callback before its turn comes.
+    if (!response.ok() && options.stop.stop_requested()) cancel_step(token);
+    return result_of(std::move(response));
   }
 
   Graph placed_graph(const FunctionStep& step) {

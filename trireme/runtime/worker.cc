@@ -210,14 +210,13 @@ void Worker::forget_step(const StepKey& key) {
   std::shared_ptr<PartStep> step;  // declared before the lock, to be destroyed after its release
   MutexLock lock(mutex_);
   const auto found = registrations_.find(key.registration);
-  if (found == registrations_.end()) return;
-  Registration& registration = found->second;
-  const auto running = registration.steps.find(key.number);
-  if (running != registration.steps.end()) {
-    step = std::move(running->second);
-    registration.steps.erase(running);
-  }
-  if (key.number >= registration.over_below) registration.over.insert(key.number);
+  if (found != registrations_.end()) step = take_step(found->second, key.number);
+}
+
+std::shared_ptr<PartStep> Worker::take_step(Registration& registration, uint64_t number) {
+  if (number >= registration.over_below) registration.over.insert(number);
+  auto running = registration.steps.extract(number);
+  return running.empty() ? nullptr : std::move(running.mapped());
 }
 
 absl::Status Worker::deliver(const StepKey& key, std::vector<CrossingValue> values, Time deadline) {
@@ -248,11 +247,10 @@ void Worker::abort_step(const StepKey& key, absl::Status why) {
     MutexLock lock(mutex_);
     const auto found = registrations_.find(key.registration);
     if (found == registrations_.end()) return;
-    const auto running = found->second.steps.find(key.number);
-    if (running != found->second.steps.end()) step = running->second;
+    // Records a step that is not here yet as over, too: it must not start later. Both happen under
+    // one lock, so that a step which run_part() makes meanwhile is not forgotten without an end.
+    step = take_step(found->second, key.number);
   }
-  // Records a step that is not here yet as over, too: it must not start later.
-  forget_step(key);
   if (step != nullptr) step->abort(std::move(why));
 }
 

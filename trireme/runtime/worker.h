@@ -88,6 +88,9 @@ class Worker : public std::enable_shared_from_this<Worker> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Removes the step and records that it is over.
   void forget_step(const StepKey& key);
+  // Does the same, and returns the step; null if it was not here.
+  std::shared_ptr<PartStep> take_step(Registration& registration, uint64_t number)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Extends the lease of the session, and begins it if it is new here.
   void touch_session(uint64_t session, Duration lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Aborts steps that are past their deadline and ends sessions whose lease has run out.
