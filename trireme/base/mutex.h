@@ -57,6 +57,9 @@ class ABSL_LOCKABLE SharedMutex {
   // Returns the number of times that it was locked for writing. A reader that finds the same number
   // again finds the same data. The caller must hold the lock.
   uint64_t writes() const { return writes_; }
+  // Takes back the count of the present lock for writing. The holder calls it, at most once, if it
+  // has changed nothing.
+  void uncount_write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) { --writes_; }
 
  private:
   std::mutex turn_;  // Held while waiting for mutex_, so that nobody overtakes a waiting writer.
