@@ -33,8 +33,8 @@ namespace trireme::internal {
 namespace {
 
 // Holds the locks of the variables that an operator touches: exclusive for those that it writes,
-// shared for the others. They are taken in the order of their addresses, so that two operators over
-// the same variables cannot deadlock.
+// shared for the others. An exclusive lock also takes the variable's next version. Locks are taken
+// in the order of their addresses, so that two operators over the same variables cannot deadlock.
 class VariableLocks {
  public:
   VariableLocks(const std::vector<std::pair<uint32_t, bool>>& variables,
@@ -182,7 +182,7 @@ absl::StatusOr<PartRun::State> PartRun::advance() {
       TRIREME_RETURN_IF_ERROR(send_due());
       TRIREME_ASSIGN_OR_RETURN(const bool arrived, receive(node));
       if (!arrived) return State::kWaiting;
-      execute(node);
+      TRIREME_RETURN_IF_ERROR(execute(node));
     } catch (...) {
       return runner_.current_exception_as_status(next_);
     }
@@ -191,9 +191,14 @@ absl::StatusOr<PartRun::State> PartRun::advance() {
   return State::kDone;
 }
 
-void PartRun::execute(const NodePlan& node) {
+absl::Status PartRun::execute(const NodePlan& node) {
   const VariableLocks locks(node.variables, options_.locks);
+  if (options_.check_write &&
+      std::ranges::any_of(node.variables, [](const auto& variable) { return variable.second; })) {
+    TRIREME_RETURN_IF_ERROR(options_.check_write());
+  }
   runner_.execute(node, stack_, /*in_order=*/true);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> PartRun::receive(const NodePlan& node) {

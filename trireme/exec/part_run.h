@@ -3,11 +3,13 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stop_token>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "trireme/base/mutex.h"
 #include "trireme/exec/node_runner.h"
@@ -41,6 +43,9 @@ struct PartRunOptions {
   // One lock per variable, held while an operator touches the variable. Empty if nothing else uses
   // the variables during the run.
   std::vector<SharedMutex*> locks;
+  // Called before each operator that writes to a variable, while the locks are held. If it returns
+  // an error, the operator does not run and the run ends with that error. Null allows all writes.
+  std::function<absl::Status()> check_write = nullptr;
   Transfers* transfers = nullptr;  // must outlive the run; null if the part has no transfers
 };
 
@@ -73,7 +78,7 @@ class PartRun {
   absl::StatusOr<bool> receive(const NodePlan& node);
   // Sends the values that are due before the next node.
   absl::Status send_due();
-  void execute(const NodePlan& node);
+  absl::Status execute(const NodePlan& node);
 
   const std::shared_ptr<const Plan> plan_;
   const std::vector<at::Tensor> variables_;
