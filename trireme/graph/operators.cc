@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "trireme/base/status.h"
+#include "trireme/graph/row_operators.h"
 
 namespace trireme::internal {
 namespace {
@@ -361,6 +362,7 @@ void register_own_operators() {
     made->def("push_gradient(Tensor(a!) variable, Tensor gradient, Tensor lr) -> ()",
               torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd,
                               TORCH_FN(push_gradient_placeholder)));
+    define_row_operators(*made);
     return made;
   }();
 }
