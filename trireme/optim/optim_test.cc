@@ -344,12 +344,44 @@ TEST(SparseGradients, SummedOverReplicasLeaveOtherRowsAlone) {
   for (int row : {1, 4, 5}) EXPECT_TRUE((twice[row] < once[row]).all().item<bool>()) << row;
 }
 
-TEST(Optimizer, RejectsWeightDecayWithSparseGradients) {
+// The rows that a sparse gradient touches change as a variable of these rows alone would.
+TEST(SparseGradients, WeightDecayIsThatOfTheTouchedRows) {
+  const auto check = [](const char* name, const auto& make) {
+    torch::manual_seed(5);
+    const Tensor start = torch::randn({6, 2}, torch::kDouble), ids = torch::tensor({1, 4});
+    Variable table("table", start.clone()), part("part", start.index_select(0, ids));
+    const Optimizer sparse = make(std::vector<Variable>{table}),
+                    dense = make(std::vector<Variable>{part});
+    for (int i = 0; i < 3; ++i) {
+      const Tensor values = torch::randn({3, 2}, torch::kDouble);
+      sparse.apply_gradients(
+          {torch::sparse_coo_tensor(torch::tensor({{1, 4, 4}}), values, start.sizes())});
+      dense.apply_gradients({torch::stack({values[0], values[1] + values[2]})});
+    }
+    Tensor expected = start.clone();
+    expected.index_copy_(0, ids, part.read().detach());
+    EXPECT_LE(relative_distance(table.read().detach(), expected), 1e-6) << name;
+    for (int row : {0, 2, 3, 5}) EXPECT_TRUE(table.read().detach()[row].equal(start[row])) << name;
+  };
+  check("sgd", [](auto v) { return Sgd(v, {.lr = 0.1, .weight_decay = 0.1}); });
+  check("momentum", [](auto v) {
+    return Sgd(v, {.lr = 0.1, .momentum = 0.9, .nesterov = true, .weight_decay = 0.1});
+  });
+  check("adagrad", [](auto v) { return Adagrad(v, {.lr = 0.1, .weight_decay = 0.1}); });
+  check("adam", [](auto v) { return Adam(v, {.lr = 0.1, .weight_decay = 0.1}); });
+  check("adamw", [](auto v) { return AdamW(v, {.lr = 0.1, .weight_decay = 0.1}); });
+  check("rmsprop", [](auto v) {
+    return RmsProp(v, {.lr = 0.1, .weight_decay = 0.1, .momentum = 0.5, .centered = true});
+  });
+}
+
+TEST(Optimizer, RejectsAmsGradWithSparseGradients) {
   Variable table("table", torch::ones({3, 2}));
-  const Adam optimizer({table}, {.weight_decay = 0.1});
+  const Adam optimizer({table}, {.amsgrad = true});
   EXPECT_THROW(
       optimizer.minimize(torch::embedding(table.read(), torch::tensor({0}), -1, false, true).sum()),
       Error);
+  EXPECT_TRUE(table.read().detach().equal(torch::ones({3, 2})));
 }
 
 }  // namespace

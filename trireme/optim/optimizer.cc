@@ -319,6 +319,11 @@ void Optimizer::apply(const std::vector<Tensor>& gradients) const {
   const Bound& bound = this->bound();
   const at::NoGradGuard no_gradients;
   if (bound.backend != nullptr) return bound.push(gradients);
+  // Before anything changes.
+  const auto is_sparse = [](const Tensor& gradient) {
+    return gradient.defined() && gradient.is_sparse();
+  };
+  if (std::ranges::any_of(gradients, is_sparse)) rule_->check_rows();
   const Tensor step = bound.step.read(), lr = bound.lr.read();
   Tensor(step).add_(1);
   // Parameters of one device and one dtype, which a fused kernel updates together.

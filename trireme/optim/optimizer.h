@@ -111,7 +111,8 @@ void clip_each_grad_norm(std::vector<at::Tensor>& gradients, double max_norm);
 void clip_grad_value(std::vector<at::Tensor>& gradients, double limit);
 
 // The optimizers. Their options have the meaning that they have in torch::optim, and those of Ftrl
-// the meaning that they have in TensorFlow.
+// the meaning that they have in TensorFlow. A gradient by rows changes these rows and their state
+// only: weight decay decays them once for each update that has them, and leaves other rows alone.
 //
 // Each has three constructors: without variables, as a recipe; for variables; and for a module (a
 // holder or a shared pointer), whose parameters and buffers become variables if they are not yet
@@ -122,7 +123,7 @@ struct SgdOptions {
   double lr = 0.01;         // learning rate to start with
   double momentum = 0;      // share of the last update that is carried on; 0 for none
   bool nesterov = false;    // true for Nesterov momentum, which needs a momentum above 0
-  double weight_decay = 0;  // factor of the L2 penalty; needs dense gradients
+  double weight_decay = 0;  // factor of the L2 penalty
 };
 
 // Stochastic gradient descent, with momentum if the options ask for it.
@@ -143,7 +144,7 @@ class Sgd : public Optimizer {
 struct AdagradOptions {
   double lr = 0.01;                // learning rate to start with
   double lr_decay = 0;             // step n has the rate lr / (1 + (n - 1) * lr_decay)
-  double weight_decay = 0;         // factor of the L2 penalty; needs dense gradients
+  double weight_decay = 0;         // factor of the L2 penalty
   double initial_accumulator = 0;  // initial sum of squared gradients
   double eps = 1e-10;              // number that is added to denominators
 };
@@ -167,7 +168,7 @@ struct AdamOptions {
   double beta1 = 0.9;       // decay of the mean of gradients
   double beta2 = 0.999;     // decay of the mean of squared gradients
   double eps = 1e-8;        // number that is added to denominators
-  double weight_decay = 0;  // factor of the L2 penalty; needs dense gradients
+  double weight_decay = 0;  // factor of the L2 penalty
   bool amsgrad = false;     // true for AMSGrad, which does not support sparse gradients
 };
 
@@ -210,7 +211,7 @@ struct RmsPropOptions {
   double lr = 0.01;         // learning rate to start with
   double alpha = 0.99;      // decay of the mean of squared gradients
   double eps = 1e-8;        // number that is added to denominators
-  double weight_decay = 0;  // factor of the L2 penalty; needs dense gradients
+  double weight_decay = 0;  // factor of the L2 penalty
   double momentum = 0;      // share of the last update that is carried on; 0 for none
   bool centered = false;    // true to divide by the standard deviation of gradients
 };

@@ -3,8 +3,8 @@
 // through its foreach operators (RMSprop) or an operator of our own (FTRL). Sparse gradients go
 // through the operators of row_updates.h.
 //
-// The rules give the results of torch::optim, and FTRL those of TensorFlow. Options that would make
-// a sparse update touch every row, such as weight decay, are rejected rather than ignored.
+// The rules give the results of torch::optim, and FTRL those of TensorFlow. Weight decay of a
+// sparse update decays the rows that it touches.
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_addcdiv.h>
 #include <ATen/ops/_foreach_addcmul.h>
@@ -25,6 +25,7 @@
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/row_updates.h"
 #include "trireme/optim/update_rule.h"
+#include "trireme/tensor/dtype.h"
 
 namespace trireme {
 namespace internal {
@@ -35,13 +36,6 @@ using Tensors = std::vector<Tensor>;
 
 void require(bool holds, const std::string& message) {
   if (!holds) throw Error(ErrorCode::kInvalidArgument, message);
-}
-
-// Throws Error unless there is no weight decay, which a sparse update cannot apply.
-void require_no_weight_decay(double weight_decay) {
-  require(weight_decay == 0,
-          "weight decay with sparse gradients would have to touch every row; set weight_decay to 0 "
-          "for variables with sparse gradients");
 }
 
 // Calls `f` with the name and the value of each option. One list serves both directions, to a map
@@ -134,11 +128,11 @@ class SgdRule final : public UpdateRule {
                     options_.weight_decay, options_.momentum, lr, /*dampening=*/0,
                     options_.nesterov, /*maximize=*/false, /*is_first_step=*/false);
   }
+  void check_rows() const override {}
   void update_rows(const Tensor& parameter, const Tensor& gradient, const Tensors& slots,
                    const Tensor&, const Tensor& lr) const override {
-    require_no_weight_decay(options_.weight_decay);
     sgd_rows(parameter, slots.empty() ? Tensor() : slots[0], gradient, lr, options_.momentum,
-             options_.nesterov);
+             options_.nesterov, options_.weight_decay);
   }
 
  private:
@@ -158,18 +152,19 @@ class AdagradRule final : public UpdateRule {
                         options_.lr_decay, options_.weight_decay, options_.eps,
                         /*maximize=*/false);
   }
+  void check_rows() const override {}
   void update_rows(const Tensor& parameter, const Tensor& gradient, const Tensors& slots,
                    const Tensor& step, const Tensor& lr) const override {
-    require_no_weight_decay(options_.weight_decay);
-    adagrad_rows(parameter, slots[0], gradient, step, lr, options_.lr_decay, options_.eps);
+    adagrad_rows(parameter, slots[0], gradient, step, lr, options_.lr_decay, options_.eps,
+                 options_.weight_decay);
   }
 
  private:
   const AdagradOptions options_;
 };
 
-// Adam or AdamW. They differ in the kernel, and in weight decay of rows: AdamW decays the touched
-// rows, while Adam rejects it.
+// Adam or AdamW. They differ in the kernel: Adam adds weight decay to the gradient, while AdamW
+// shrinks the parameter directly.
 template <typename Options>
 class AdamRule final : public UpdateRule {
  public:
@@ -198,12 +193,15 @@ class AdamRule final : public UpdateRule {
                        options_.amsgrad, /*maximize=*/false);
     }
   }
+  void check_rows() const override {
+    require(!options_.amsgrad, "AMSGrad is not defined for sparse gradients; set amsgrad to false");
+  }
   void update_rows(const Tensor& parameter, const Tensor& gradient, const Tensors& slots,
                    const Tensor& step, const Tensor& lr) const override {
-    if (!kDecoupled) require_no_weight_decay(options_.weight_decay);
-    require(!options_.amsgrad, "AMSGrad is not defined for sparse gradients");
+    check_rows();
     adam_rows(parameter, slots[0], slots[1], gradient, step, lr, options_.beta1, options_.beta2,
-              options_.eps, kDecoupled ? options_.weight_decay : 0);
+              options_.eps, kDecoupled ? 0 : options_.weight_decay,
+              kDecoupled ? options_.weight_decay : 0);
   }
 
  private:
@@ -251,12 +249,12 @@ class RmsPropRule final : public UpdateRule {
       at::_foreach_sub_(parameters, delta);
     }
   }
+  void check_rows() const override {}
   void update_rows(const Tensor& parameter, const Tensor& gradient, const Tensors& slots,
                    const Tensor&, const Tensor& lr) const override {
-    require_no_weight_decay(options_.weight_decay);
     rmsprop_rows(parameter, slots[0], options_.momentum > 0 ? slots[1] : Tensor(),
                  options_.centered ? slots.back() : Tensor(), gradient, lr, options_.alpha,
-                 options_.eps, options_.momentum);
+                 options_.eps, options_.momentum, options_.weight_decay);
   }
 
  private:
@@ -286,6 +284,7 @@ class FtrlRule final : public UpdateRule {
            options_.l1, options_.l2);
     }
   }
+  void check_rows() const override {}
   void update_rows(const Tensor& parameter, const Tensor& gradient, const Tensors& slots,
                    const Tensor&, const Tensor& lr) const override {
     ftrl_rows(parameter, slots[0], slots[1], gradient, lr, options_.lr_power, options_.l1,
@@ -303,6 +302,14 @@ std::shared_ptr<const UpdateRule> make(const std::string& name,
 }
 
 }  // namespace
+
+void UpdateRule::check_dtype(at::ScalarType dtype) const {
+  const bool real =
+      dtype == at::kFloat || dtype == at::kDouble || dtype == at::kHalf || dtype == at::kBFloat16;
+  require(real,
+          absl::StrCat("the optimizer ", name(), " cannot update a variable of dtype ",
+                       dtype_name(dtype), "; it needs float16, bfloat16, float32 or float64"));
+}
 
 std::shared_ptr<const UpdateRule> make_rule(const std::string& name,
                                             const std::map<std::string, double>& options) {

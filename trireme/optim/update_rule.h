@@ -35,13 +35,19 @@ class UpdateRule {
   // Returns all options by name. make_rule() makes an equal rule of them.
   virtual std::map<std::string, double> options() const = 0;
 
+  // Throws Error if it cannot update parameters of this dtype.
+  void check_dtype(at::ScalarType dtype) const;
+  // Throws Error if it is not defined for sparse gradients. A caller that updates several
+  // parameters checks first, so that nothing has changed when one gradient is rejected.
+  virtual void check_rows() const = 0;
+
   // Updates parameters and slots in place with dense gradients, which have the strides of their
   // parameters. `step` is the number of this update, from 1 on.
   virtual void update(const std::vector<at::Tensor>& parameters,
                       const std::vector<at::Tensor>& gradients, const SlotTensors& slots,
                       const at::Tensor& step, const at::Tensor& lr) const = 0;
   // Updates one parameter and its slots in place with a sparse gradient: only the rows that it has
-  // entries for, and their state.
+  // entries for, and their state. Throws what check_rows() throws, before anything has changed.
   virtual void update_rows(const at::Tensor& parameter, const at::Tensor& gradient,
                            const std::vector<at::Tensor>& slots, const at::Tensor& step,
                            const at::Tensor& lr) const = 0;
