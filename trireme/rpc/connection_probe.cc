@@ -147,14 +147,24 @@ Probe probe_address(const addrinfo& address, Time limit) {
   return {answer.empty() ? Found::kSilent : Found::kOther, ""};
 }
 
-Probe probe_now(const Address& address, Time limit) {
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// Looks up the addresses of a host. Returns 0, or an error of getaddrinfo().
+int look_up(const Address& address, Addresses& addresses) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   const int error =
       getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
-  if (error != 0) return {Found::kNoSuchHost, gai_strerror(error)};
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
+  if (error == 0) addresses.reset(found);
+  return error;
+}
+
+Probe probe_now(const Address& address, Time limit) {
+  Addresses addresses(nullptr, &freeaddrinfo);
+  if (const int error = look_up(address, addresses); error != 0) {
+    return {Found::kNoSuchHost, gai_strerror(error)};
+  }
   // A name may have several addresses. The most specific result counts.
   Probe best = {Found::kNoSuchHost, ""};
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
@@ -162,6 +172,22 @@ Probe probe_now(const Address& address, Time limit) {
     if (probe.found > best.found) best = probe;
   }
   return best;
+}
+
+bool is_refused_now(const Address& address, Time limit) {
+  Addresses addresses(nullptr, &freeaddrinfo);
+  if (look_up(address, addresses) != 0) return false;
+  bool refused = false;
+  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
+    const Socket socket(::socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const std::optional<Probe> failed = connect_to(socket, *each, limit);
+    // An address without a route does not count: "localhost" has one of IPv6 even on machines
+    // without it.
+    if (failed && failed->found == Found::kUnreachable) continue;
+    if (!failed || failed->found != Found::kRefused) return false;
+    refused = true;
+  }
+  return refused;
 }
 
 }  // namespace
@@ -177,6 +203,13 @@ Probe probe_connection(const std::string& address, Time limit) {
   }).detach();
   if (done.wait_until(limit + milliseconds(100)) == std::future_status::ready) return done.get();
   return {Found::kNoSuchHost, "looking up the name takes too long"};
+}
+
+void find_refusal(const std::string& address, Time limit, std::function<void(bool refused)> done) {
+  std::thread([address, limit, done = std::move(done)] {
+    const auto parsed = try_call([&] { return Address::parse(address); });
+    done(parsed.ok() && is_refused_now(*parsed, limit));
+  }).detach();
 }
 
 }  // namespace trireme::internal

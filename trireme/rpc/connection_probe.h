@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "trireme/base/clock.h"
@@ -26,5 +27,10 @@ struct Probe {
 // Connects to an address, "host:port", to find out what is there. Blocks until shortly after
 // `limit` at most.
 Probe probe_connection(const std::string& address, Time limit);
+
+// Finds out whether an address, "host:port", refuses connections: the machine answers, but no
+// process listens on the port, at any address of the host that has a route. Does not block. Calls
+// `done` once, on a thread of its own, usually before `limit`; looking up the name may take longer.
+void find_refusal(const std::string& address, Time limit, std::function<void(bool refused)> done);
 
 }  // namespace trireme::internal
