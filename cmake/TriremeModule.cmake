@@ -141,6 +141,9 @@ function(trireme_ctest NAME COMMAND TIMEOUT LABELS ALONE)
   if(NOT TIMEOUT)
     set(TIMEOUT 120)
   endif()
+  if(TRIREME_SANITIZER)
+    math(EXPR TIMEOUT "2 * ${TIMEOUT}") # programs are several times slower then
+  endif()
   add_test(NAME ${NAME} COMMAND ${COMMAND} --gtest_brief=1)
   # Tests run in parallel, and kernels whose threads wait by spinning would take seconds on busy cores.
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${TIMEOUT} LABELS "${LABELS}" RUN_SERIAL "${ALONE}"

@@ -88,8 +88,9 @@ absl::Status Network::enter() {
 
 Network::Network() {
   throw_if_error(enter());
+  // Numbers repeat after 254 networks, which is as many as addresses have room for.
   static int made = 0;
-  number_ = ++made;
+  number_ = made++ % 254 + 1;
   bridge_ = absl::StrCat("hosts", number_);
   test_host_ = absl::StrCat("10.77.", number_, ".1");
   home_ = open(kOwnNamespace, O_RDONLY | O_CLOEXEC);
@@ -149,6 +150,15 @@ void Network::block(const std::string& from, const std::string& to) {
 void Network::partition(const std::string& one, const std::string& other) {
   block(one, other);
   block(other, one);
+}
+
+void Network::unroute(const std::string& from, const std::string& to) {
+  space_of(from);  // Throws if there is no such host.
+  run_on(to, {"nft", absl::StrCat("add rule inet faults arriving ip saddr ", from,
+                                  " tcp flags & (syn | ack) == syn reject with icmp type "
+                                  "host-unreachable")});
+  // Resets the connections that are established. New ones are rejected by now.
+  run_on(to, {"ss", "--kill", "dst", from});
 }
 
 void Network::heal() {

@@ -47,7 +47,10 @@ class Network {
   void block(const std::string& from, const std::string& to);
   // Blocks both directions.
   void partition(const std::string& one, const std::string& other);
-  // Ends all partitions.
+  // Breaks the connections between two hosts, and makes new ones from the first to the second fail
+  // at once with "no route to host", as a router does that has lost the route.
+  void unroute(const std::string& from, const std::string& to);
+  // Ends all partitions, and restores lost routes.
   void heal();
 
  private:
