@@ -19,6 +19,7 @@ Examples:
   trireme launch --workers 3 --ps 2 -- ./train       a whole cluster on this machine, for one program
   trireme server --job ps --task 0 --cluster c.json  one task, on the machine where it should run
   trireme status --cluster c.json                    which tasks are up, since when, their devices
+  trireme jobs ls --cluster c.json                   whose variables the servers hold
   trireme graph show step.graph                      the operators of a captured function
   trireme graph operators                            all operators that captured functions may use
   trireme certs init certs --cluster c.json          certificates, so that only these tasks connect
@@ -63,6 +64,7 @@ int run(std::vector<std::string> words, Invocation invocation) {
   add_server_command(app, invocation);
   add_status_command(app, invocation);
   add_graph_command(app, invocation);
+  add_jobs_command(app, invocation);
   // Lets us name an unknown command ourselves. Set after the commands, which would inherit it.
   app.allow_extras();
   std::vector<std::string> reversed(words.rbegin(), words.rend());
@@ -79,17 +81,19 @@ int run(std::vector<std::string> words, Invocation invocation) {
   const std::vector<std::string> unknown = app.remaining();
   if (!unknown.empty() && app.get_subcommands().empty()) {
     return usage_error(
-        app, absl::StrCat("'", unknown[0],
-                          "' is not a command; the commands are certs, graph, launch, server and "
-                          "status"));
+        app,
+        absl::StrCat("'", unknown[0],
+                     "' is not a command; the commands are certs, graph, jobs, launch, server and "
+                     "status"));
   }
   if (!unknown.empty()) {
     return usage_error(app, absl::StrCat("'", first_of(words, unknown), "' was not expected"));
   }
   if (!invocation.run) {
-    return usage_error(app,
-                       "no command was given; the commands are certs, graph, launch, server and "
-                       "status");
+    return usage_error(
+        app,
+        "no command was given; the commands are certs, graph, jobs, launch, server and "
+        "status");
   }
   return invocation.run();
 }

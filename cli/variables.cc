@@ -6,9 +6,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/command.h"
 #include "trireme/base/mutex.h"
 #include "trireme/base/signals.h"
 #include "trireme/base/status.h"
@@ -16,15 +18,6 @@
 
 namespace trireme {
 namespace {
-
-std::string format_bytes(uint64_t bytes) {
-  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  double value = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  const int decimals = unit == 0 || value >= 100 ? 0 : 1;
-  return absl::StrFormat("%.*f %s", decimals, value, kUnits[unit]);
-}
 
 using Lists = std::vector<VariableList>;
 
@@ -67,11 +60,14 @@ std::vector<Line> lines_of(const std::vector<AskedServer>& servers, const Lists&
                            const Lists& now, double seconds) {
   std::vector<Line> lines;
   for (size_t i = 0; i < servers.size(); ++i) {
-    std::map<std::pair<std::string, std::string>, const VariableList::Entry*> earlier;
-    for (const auto& entry : before[i].variables) earlier[{entry.container, entry.name}] = &entry;
+    using Key = std::tuple<std::string, std::string, std::string>;
+    std::map<Key, const VariableList::Entry*> earlier;
+    for (const auto& entry : before[i].variables) {
+      earlier[{entry.job, entry.container, entry.name}] = &entry;
+    }
     for (const auto& entry : now[i].variables) {
       Line line{servers[i].task, entry};
-      const auto found = earlier.find({entry.container, entry.name});
+      const auto found = earlier.find({entry.job, entry.container, entry.name});
       // Counts that went down are those of a variable that was created anew; it has no rates yet.
       if (found != earlier.end() && found->second->reads <= entry.reads &&
           found->second->updates <= entry.updates) {
@@ -86,17 +82,19 @@ std::vector<Line> lines_of(const std::vector<AskedServer>& servers, const Lists&
 
 void print_table(const std::vector<Line>& lines, const std::vector<AskedServer>& servers,
                  const Lists& lists) {
-  size_t name = 8, task = 4, shape = 5;
+  size_t job = 3, name = 8, task = 4, shape = 5;
   for (const Line& line : lines) {
+    job = std::max(job, line.variable.job.size());
     name = std::max(name, line.variable.container.size() + line.variable.name.size() + 1);
     task = std::max(task, line.task.size());
     shape = std::max(shape, line.variable.shape.size());
   }
-  absl::PrintF("%-*s  %-*s  %-*s  %10s  %10s  %9s  %9s  %s\n", task, "TASK", name, "VARIABLE",
-               shape, "SHAPE", "BYTES", "STATE", "READS/S", "UPDATES/S", "OPTIMIZER");
+  absl::PrintF("%-*s  %-*s  %-*s  %-*s  %10s  %10s  %9s  %9s  %s\n", task, "TASK", job, "JOB", name,
+               "VARIABLE", shape, "SHAPE", "BYTES", "STATE", "READS/S", "UPDATES/S", "OPTIMIZER");
   for (const Line& line : lines) {
     const VariableList::Entry& variable = line.variable;
-    absl::PrintF("%-*s  %-*s  %-*s  %10s  %10s  %9.1f  %9.1f  %s\n", task, line.task, name,
+    absl::PrintF("%-*s  %-*s  %-*s  %-*s  %10s  %10s  %9.1f  %9.1f  %s\n", task, line.task, job,
+                 variable.job.empty() ? "-" : variable.job, name,
                  absl::StrCat(variable.container, ":", variable.name), shape, variable.shape,
                  format_bytes(variable.bytes), format_bytes(variable.state_bytes), line.reads,
                  line.updates, variable.optimizer);
@@ -116,6 +114,7 @@ void print_json(const std::vector<Line>& lines, const std::vector<AskedServer>& 
   nlohmann::ordered_json variables = nlohmann::ordered_json::array(), tasks = variables;
   for (const Line& line : lines) {
     variables.push_back({{"task", line.task},
+                         {"job", line.variable.job},
                          {"container", line.variable.container},
                          {"name", line.variable.name},
                          {"shape", line.variable.shape},

@@ -121,7 +121,7 @@ TEST_F(BadPeersTest, DoesNotAllocateDeclaredSizes) {
 }
 
 TEST_F(BadPeersTest, RejectsAnotherVersionAndNamesBoth) {
-  for (uint16_t version : {0, 1, 7, 65535}) {
+  for (uint16_t version : {0, 1, 2, 7, 65535}) {
     const absl::Status status =
         send_raw(address_, kHello, bytes_of({.version = version}, {"", {}}));
     EXPECT_EQ(error_code(status), ErrorCode::kVersionMismatch);

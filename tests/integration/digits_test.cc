@@ -50,8 +50,10 @@ double accuracy_of_workers(const std::string& train, const Digits& test) {
     EXPECT_TRUE(status && status->ok());
   }
 
-  const ParameterServers parameter_servers(
-      cluster.spec(), {.partitioner = FixedPartitioner(2), .placement = Placement::kBalanced});
+  const ParameterServers parameter_servers(cluster.spec(), {.job = "digits",
+                                                            .resume = true,
+                                                            .partitioner = FixedPartitioner(2),
+                                                            .placement = Placement::kBalanced});
   DigitsNet distributed, trained;
   {
     auto scope = parameter_servers.scope();

@@ -20,9 +20,11 @@ int main(int argc, char** argv) {
   for (std::string address; std::getline(list, address, ',');) addresses.push_back(address);
   const int index = std::atoi(argv[3]), workers = std::atoi(argv[4]);
   torch::manual_seed(1);  // the same initial net as in the single program
-  const tr::ParameterServers servers(
-      tr::ClusterSpec{{"ps", addresses}},
-      {.partitioner = tr::FixedPartitioner(2), .placement = tr::Placement::kBalanced});
+  const tr::ParameterServers servers(tr::ClusterSpec{{"ps", addresses}},
+                                     {.job = "digits",
+                                      .keep = true,
+                                      .partitioner = tr::FixedPartitioner(2),
+                                      .placement = tr::Placement::kBalanced});
   auto scope = servers.scope();
   tr::DigitsNet net;
   const tr::Adam optimizer(net, {.lr = 0.001});

@@ -283,7 +283,7 @@ TEST_F(ClusterMistakes, AParameterServerThatIsLost) {
   const Error error = error_of_closure(coordinator, step, x_);
   EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
   EXPECT_THAT(error.what(), AllOf(StartsWith("/job:ps/task:0: the parameter server is lost"),
-                                  HasSubstr("restart all ps tasks, then the program")));
+                                  HasSubstr("start this ps task again, then the program")));
 }
 
 TEST_F(ClusterMistakes, WorkersThatAreAllStopped) {

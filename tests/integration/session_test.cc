@@ -20,6 +20,7 @@
 #include "trireme/ps/parameter_servers.h"
 #include "trireme/testing/error_of.h"
 #include "trireme/testing/in_process_test_cluster.h"
+#include "trireme/testing/wait_until.h"
 
 namespace trireme {
 namespace {
@@ -273,6 +274,56 @@ TEST(Session, ALostTaskIsNamedAndTheSessionContinuesOnceItIsBack) {
   EXPECT_THAT(gone.what(), HasSubstr("/job:ps/task:0: variable 'v'"));
   session.initialize({*v});
   EXPECT_EQ(session.run(with_variable).item<int64_t>(), 2);
+}
+
+// Returns the number of calls of a method that a task has served.
+uint64_t calls_served(TestCluster& cluster, const TaskId& task, const std::string& method) {
+  const auto counters = cluster.describe(task).counters;
+  const auto found = counters.find("rpc_server/" + method + "/calls");
+  return found == counters.end() ? 0 : found->second;
+}
+
+TEST(Session, PartsOnOtherTasksAreReleasedWhenATaskIsLost) {
+  InProcessTestCluster cluster;
+  const auto across = function("across", [](const Tensor& x) {
+    Tensor y;
+    {
+      DeviceScope on("/job:worker/task:1");
+      y = x + 1;
+    }
+    DeviceScope on("/job:ps/task:0");
+    return y * 2;
+  });
+  Session session(cluster.target(kMaster), {.timeout = seconds(20)});
+  const auto dropped = [&] {
+    return calls_served(cluster, {"worker", 1}, "trireme.Worker/DropParts");
+  };
+  for (uint64_t losses = 0; losses < 2; ++losses) {
+    EXPECT_EQ(session.run(across, torch::tensor(1)).item<int64_t>(), 4);
+    EXPECT_EQ(dropped(), losses);
+    cluster.kill({"ps", 0});
+    EXPECT_EQ(error_of([&] { session.run(across, torch::tensor(1)); }).origin().task,
+              "/job:ps/task:0");
+    cluster.start({"ps", 0});
+    cluster.wait_until_up();
+    EXPECT_TRUE(wait_until([&] { return dropped() == losses + 1; }, seconds(20)));
+  }
+}
+
+TEST(Session, AGraphThatIsUsedStaysRegisteredWhileOthersAreEvicted) {
+  InProcessTestCluster cluster({.workers = 1, .ps = 0});
+  Session session(cluster.target(kMaster));
+  const auto used = function("used", [](const Tensor& x) { return x + 1; });
+  const auto of_many_shapes =
+      function("of_many_shapes", [](const Tensor& x) { return x.sum(); }, {.check_capture = false});
+  // The master keeps 256 graphs.
+  for (int round = 0; round < 2; ++round) {
+    for (int size = 1; size <= 300; ++size) {
+      EXPECT_EQ(session.run(of_many_shapes, torch::ones({size})).item<float>(), size);
+      EXPECT_EQ(session.run(used, torch::tensor(1)).item<int64_t>(), 2);
+    }
+  }
+  EXPECT_EQ(calls_served(cluster, kMaster, "trireme.Master/RegisterGraph"), 1u + 2 * 300);
 }
 
 TEST(Session, ContinuesAfterItsMasterWasRestarted) {

@@ -239,9 +239,9 @@ TEST_F(SessionVariables, SessionsThatShareAContainerHoldOneCopy) {
   const Variable v = variable_on("/job:ps/task:0", "v", torch::zeros({}));
   const auto count = function("count", [&] { v.assign_add(torch::ones({})); });
   {
-    Session one(cluster_.target(kWorker0), {.container = "job"});
+    Session one(cluster_.target(kWorker0), {.keep = true, .container = "job"});
     one.run(count);
-    Session two(cluster_.target(kWorker1), {.container = "job"});
+    Session two(cluster_.target(kWorker1), {.keep = true, .container = "job"});
     two.run(count);
     EXPECT_EQ(v.read().item<float>(), 2);
     v.assign(torch::full({}, 10));
@@ -252,9 +252,22 @@ TEST_F(SessionVariables, SessionsThatShareAContainerHoldOneCopy) {
   EXPECT_THAT(error_text([&] { v.read(); }),
               AllOf(HasSubstr("variable 'v': its contents are in"), in_container,
                     HasSubstr("open a tr::Session with this container")));
-  Session later(cluster_.target(kWorker1), {.container = "job"});
+  Session later(cluster_.target(kWorker1), {.resume = true, .container = "job"});
   later.run(count);
   EXPECT_EQ(v.read().item<float>(), 11);
+}
+
+TEST_F(SessionVariables, ASharedContainerStartsAfreshAfterItsLastSession) {
+  const Variable v = variable_on("/job:ps/task:0", "v", torch::zeros({}));
+  const auto count = function("count", [&] { v.assign_add(torch::ones({})); });
+  for (int i = 0; i < 2; ++i) {
+    Session session(cluster_.target(kWorker0), {.container = "job"});
+    session.run(count);
+    EXPECT_EQ(session.run([&] { return v.read(); }).item<float>(), 1) << "session " << i;
+  }
+  EXPECT_EQ(error_of([&] { Session session(cluster_.target(kWorker0), {.job = "ads"}); }).code(),
+            ErrorCode::kInvalidArgument)
+      << "a job without a container";
 }
 
 TEST_F(SessionVariables, ALostVariableStartsAgainFromTheProgramsValue) {

@@ -20,12 +20,15 @@ TEST(StatusOfVariables, ShowsPlacementSizesAndUse) {
   ProcessCluster cluster({{.workers = 0, .ps = 2}});
   const auto client = value_or_throw(
       PsClient::connect({.spec = cluster.spec(), .container = "job"}, after(seconds(30))));
+  throw_if_error(client->join({.id = "ads"}, after(seconds(30))));
   ShardPlacer placer(2, Placement::kRoundRobin, FixedPartitioner(2));
   const auto variables = value_or_throw(client->create(
       {{.layout = placer.place({{"table", {5, 4}}})[0], .initial = at::ones({5, 4})}}));
   throw_if_error(client->set_optimizer(variables, internal::Access<Optimizer>::rule(Adam())));
   value_or_throw(client->pull({{variables[0]}}));
-  throw_if_error(client->write({{.variable = variables[0], .values = at::ones({5, 4})}}));
+  throw_if_error(client->begin_writer(7));
+  throw_if_error(
+      client->push({{.variable = variables[0], .values = at::ones({5, 4})}}, {.id = {7, 1, 0}}));
 
   const std::string config = cluster.tf_config({"chief", 0});
   const CompletedProcess table =
@@ -41,12 +44,45 @@ TEST(StatusOfVariables, ShowsPlacementSizesAndUse) {
   ASSERT_EQ(parsed["variables"].size(), 2u) << json.stdout_text;
   const auto& part = parsed["variables"][1];
   EXPECT_EQ(part["task"], "/job:ps/task:1");
+  EXPECT_EQ(part["job"], "ads");
   EXPECT_EQ(part["name"], "table/part_1");
   EXPECT_EQ(part["bytes"], 32);
   EXPECT_EQ(part["state_bytes"], 64);
   EXPECT_EQ(part["reads"], 1);
   EXPECT_EQ(part["updates"], 1);
   EXPECT_EQ(part["optimizer"], "adam");
+}
+
+TEST(JobsCommand, ListsAndDropsJobs) {
+  ProcessCluster cluster({{.workers = 1, .ps = 2}});
+  const std::string config = cluster.tf_config({"chief", 0});
+  EXPECT_EQ(run_trireme({"jobs", "ls"}, config).stdout_text, "no task holds a job\n");
+  const auto client =
+      value_or_throw(PsClient::connect({.spec = cluster.spec()}, after(seconds(30))));
+  throw_if_error(client->join({.id = "ads"}, after(seconds(30))));
+  ShardPlacer placer(2, Placement::kRoundRobin, FixedPartitioner(2));
+  value_or_throw(client->create({{.layout = placer.place({{"table", {5, 4}}})[0]}}));
+
+  EXPECT_THAT(run_trireme({"jobs", "ls"}, config).stdout_text, HasSubstr("ads"));
+  const auto parsed =
+      nlohmann::json::parse(run_trireme({"jobs", "ls", "--json"}, config).stdout_text);
+  ASSERT_EQ(parsed["jobs"].size(), 1u);
+  const auto& job = parsed["jobs"][0];
+  EXPECT_EQ(job["job"], "ads");
+  EXPECT_EQ(job["generation"], 1);
+  EXPECT_EQ(job["programs"], 1);
+  EXPECT_EQ(job["variables"], 2);
+  EXPECT_EQ(job["bytes"], 80);
+  EXPECT_EQ(job["tasks"].size(), 2u);
+  EXPECT_TRUE(job["freed_in_seconds"].is_null());
+
+  const CompletedProcess unknown = run_trireme({"jobs", "drop", "other"}, config);
+  EXPECT_EQ(unknown.status.code, 1);
+  EXPECT_THAT(unknown.stderr_text, HasSubstr("no task that answers has job 'other'"));
+  const CompletedProcess dropped = run_trireme({"jobs", "drop", "ads"}, config);
+  EXPECT_TRUE(dropped.status.ok()) << dropped.stderr_text;
+  EXPECT_EQ(dropped.stdout_text, "dropped job 'ads' on /job:ps/task:0, /job:ps/task:1\n");
+  EXPECT_EQ(run_trireme({"jobs", "ls"}, config).stdout_text, "no task holds a job\n");
 }
 
 TEST(StatusOfVariables, ReportsThatThereAreNone) {

@@ -17,6 +17,7 @@
 #include "trireme/base/average_duration.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/mutex.h"
+#include "trireme/coordinator/avoided_workers.h"
 #include "trireme/coordinator/stand_ins.h"
 #include "trireme/graph/plan.h"
 #include "trireme/rpc/message.h"
@@ -100,10 +101,11 @@ struct Closure {
   // necessary, so it must be called on a thread of the user.
   std::function<void(const DrawnShapes&)> capture_again;
 
+  // Workers on which it has failed because they could not use a parameter server.
+  AvoidedWorkers avoided;
   // Counters of the dispatchers, which limit how often a closure is retried.
-  int server_failures = 0;  // Number of runs that failed because of a parameter server.
-  int refusals = 0;         // Number of times that a worker rejected it without running it.
-  int captures = 0;         // Number of times that its function was captured again.
+  int refusals = 0;  // Number of times that a worker rejected it without running it.
+  int captures = 0;  // Number of times that its function was captured again.
 
   // Releases the user's objects that the closure holds. Called once it will not run any more.
   void release() {

@@ -35,6 +35,18 @@ ClosureBatch::~ClosureBatch() {
   running_.batches_.erase(this);
 }
 
+void ClosureBatch::note_server_failure(const absl::Status& error) {
+  MutexLock lock(mutex_);
+  if (server_failure_.ok()) server_failure_ = error;
+  has_server_failure_ = true;
+}
+
+absl::Status ClosureBatch::server_failure() const {
+  if (!has_server_failure_) return absl::OkStatus();
+  MutexLock lock(mutex_);
+  return server_failure_;
+}
+
 void ClosureBatch::set(size_t index, RunResult answer) {
   answers_[index] = std::move(answer);  // No lock: each closure has its own element.
   if (left_.fetch_sub(1) == 1) done_(std::move(answers_));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "trireme/base/mutex.h"
 #include "trireme/coordinator/closure_environment.h"
@@ -53,6 +54,13 @@ class ClosureBatch {
   bool stopped() const { return stop_.stop_requested(); }
   std::stop_token stop_token() const { return stop_.get_token(); }
 
+  // Notes that a closure failed because a parameter server could not be used. Closures that begin
+  // after that fail with the same error. Otherwise those that take turns would wait for the server
+  // one after the other, and none could run elsewhere meanwhile.
+  void note_server_failure(const absl::Status& error);
+  // Returns the error of note_server_failure(), or OK.
+  absl::Status server_failure() const;
+
   // Sets the answer of one closure. The call that sets the last one calls `done`.
   void set(size_t index, RunResult answer);
 
@@ -67,6 +75,9 @@ class ClosureBatch {
   std::atomic<size_t> left_;  // Number of closures without an answer.
   std::vector<RunResult> answers_;
   Done done_;
+  std::atomic<bool> has_server_failure_ = false;  // Saves the lock of most batches.
+  mutable Mutex mutex_;
+  absl::Status server_failure_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace trireme::internal

@@ -1,6 +1,7 @@
 #include "trireme/coordinator/closure_dispatcher.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,10 +27,17 @@
 // An answer has one of these outcomes for a closure:
 //   - a result or an error of the function: finished;
 //   - CANCELLED: requeued, which cancels it if the queue is cancelling;
-//   - a parameter server did not answer the worker: requeued after a check of that server;
+//   - a parameter server did not answer the worker, or rejected its push: requeued after a check of
+//     that server;
 //   - elements of new shapes: kept in flight until the user's thread has captured the function;
 //   - the whole call failed: requeued if the worker is lost or may accept it later, else failed.
-// Counters in the closure limit all retries except those after a cancellation or a lost worker.
+// Counters in the closure limit retries after refusals and captures. The others are not limited:
+// the job goes on as long as its parameter servers answer the coordinator.
+//
+// A worker may be cut off from a server that answers everyone else. It is idle whenever the others
+// are busy, so it would get the same closures again and again. Therefore it backs off
+// (route_backoff.h), and each closure remembers where it has failed and goes to another worker, if
+// one is connected (avoided_workers.h).
 namespace trireme::internal {
 namespace {
 
@@ -40,10 +48,7 @@ constexpr Duration kSupplyTimeout = std::chrono::minutes(5);
 // A closure may run for hours; health checks detect that its worker is lost.
 constexpr Duration kRunTimeout = std::chrono::hours(24 * 7);
 constexpr Duration kCancelTimeout = std::chrono::seconds(10);
-// Delay before closures are requeued after a parameter server did not answer the worker.
-constexpr Duration kServerFailureDelay = std::chrono::milliseconds(100);
 // Limits for each closure, after which it fails.
-constexpr int kMostServerFailures = 10;
 constexpr int kMostRefusals = 5;
 constexpr int kMostCaptures = 64;
 
@@ -80,7 +85,11 @@ void ClosureDispatcher::on_connected(const EstablishedConnection& connection) {
     MutexLock lock(mutex_);
     if (ended_) return;
     connection_in_use_ = connection;
-    if (!connection.is_known) inventory_.clear();
+    if (!connection.is_known) {
+      inventory_.clear();
+      backoff_.reset();
+    }
+    context_->queue->add_worker(worker_);
   }
   dispatch();
 }
@@ -118,6 +127,7 @@ void ClosureDispatcher::on_lost(const ConnectionLoss& loss) {
     }
   }
   context_->stragglers->forget(worker_);
+  context_->queue->remove_worker(worker_);
   context_->queue->put_back(closures);
 }
 
@@ -128,6 +138,7 @@ void ClosureDispatcher::end() {
     ended_ = true;
     closures = disconnect();
   }
+  context_->queue->remove_worker(worker_);
   context_->queue->put_back(closures);
   connection_->end();
 }
@@ -156,20 +167,23 @@ bool ClosureDispatcher::dispatch() {
     {
       MutexLock lock(mutex_);
       if (!connection_in_use_ || supplying_) return took;
+      const bool on_trial = backoff_.on_trial();
       if (next_.empty()) {
-        if (in_flight_.size() >= kBatchesInFlight) return took;
+        if (in_flight_.size() >= (on_trial ? 1 : kBatchesInFlight)) return took;
         next_ = std::exchange(captured_again_, {});
       }
       if (next_.empty()) {
         if (waits_for_closures_) return took;
-        next_ = context_->queue->take(shared_from_this());
+        if (on_trial && backoff_.backs_off(Clock::real().now())) return took;
+        next_ = context_->queue->take(shared_from_this(), ClosureQueue::kBatchTime,
+                                      on_trial ? 1 : ClosureQueue::kBatchClosures);
         waits_for_closures_ = next_.empty();
         if (waits_for_closures_) return took;
         took = true;
       }
       order.connection = connection_in_use_->id;
       last_function_ = next_[0]->function;
-      if (context_->queue->cancels()) {
+      if (context_->queue->is_given_up(next_)) {
         cancelled = std::exchange(next_, {});
       } else {
         order.missing = inventory_.first_missing(next_);
@@ -213,16 +227,8 @@ void ClosureDispatcher::supply(const Order& order) {
     return channel_->call(kRegisterFunction, register_request(*order.missing.function, dropped),
                           order.options, supplied);
   }
-  const std::optional<Dataset> dataset = order.missing.resource->dataset(worker_);
-  if (!dataset) {
-    return supplied(make_status(
-        ErrorCode::kFailedPrecondition,
-        "a closure draws from an iterator that was made by another coordinator and does not exist "
-        "for this worker; make it with create_per_worker_dataset() of the same coordinator",
-        {channel_->task(), ""}));
-  }
   ResourceRequest request{.coordinator = context_->introduction.coordinator(),
-                          .resource = order.missing.resource->id(),
+                          .worker = worker_,
                           // Differs by worker and connection, so that every worker shuffles
                           // differently, as does a worker that was restarted.
                           .seed = static_cast<uint64_t>(worker_) + ((order.connection - 1) << 32)};
@@ -230,7 +236,9 @@ void ClosureDispatcher::supply(const Order& order) {
     MutexLock lock(mutex_);
     request.dropped = inventory_.drop_unused_resources(*context_->resources);
   }
-  channel_->call(kCreateResource, create_request(request, *dataset), order.options, supplied);
+  absl::StatusOr<Message> message = create_request(request, *order.missing.resource);
+  if (!message.ok()) return supplied(with_origin(message.status(), {channel_->task(), ""}));
+  channel_->call(kCreateResource, *std::move(message), order.options, supplied);
 }
 
 void ClosureDispatcher::on_supplied(const Order& order, const Response& response) {
@@ -319,7 +327,10 @@ void ClosureDispatcher::on_results(ConnectionId connection, std::vector<ClosureP
     }
     ClosureResult result = result_of(answer.results(i), reader);
     if (!result.ok() && context_->servers->is_server_failure(result.status())) {
-      server_error = result.status();
+      // A server that cannot be reached counts more than one that rejected a push.
+      if (server_error.ok() || context_->servers->is_rejection(server_error)) {
+        server_error = result.status();
+      }
       without_server.push_back(std::move(closure));
     } else if (!result.ok() && error_code(result.status()) == ErrorCode::kCancelled) {
       requeued.push_back(std::move(closure));  // The worker stops, or the queue cancels it.
@@ -330,6 +341,8 @@ void ClosureDispatcher::on_results(ConnectionId connection, std::vector<ClosureP
   if (!finished.empty()) {
     connection_->note_progress();
     closures_done_.fetch_add(finished.size(), std::memory_order_relaxed);
+    MutexLock lock(mutex_);
+    backoff_.reset();
   }
   finish(std::move(finished));
   context_->queue->put_back(requeued);
@@ -338,37 +351,26 @@ void ClosureDispatcher::on_results(ConnectionId connection, std::vector<ClosureP
 
 void ClosureDispatcher::on_drawn(ConnectionId connection, ClosurePtr closure,
                                  const ClosureResponse& result) {
-  DrawnShapes drawn;
-  absl::Status error;
-  if (result.drawn_size() != static_cast<int>(closure->resources.size())) {
-    error = make_status(ErrorCode::kInternal,
-                        "the worker drew from a different number of iterators than the closure has",
-                        {channel_->task(), ""});
-  } else if (++closure->captures > kMostCaptures) {
-    error = make_status(
+  absl::StatusOr<DrawnShapes> drawn = parse_drawn(result, closure->resources);
+  if (drawn.ok() && ++closure->captures > kMostCaptures) {
+    drawn = make_status(
         ErrorCode::kFailedPrecondition,
         "the number of elements that it draws depends on the shapes of those drawn before; draw "
         "the same number of elements whatever their shapes are",
-        {channel_->task(), absl::StrCat("function '", closure->function->name, "'")});
+        {"", absl::StrCat("function '", closure->function->name, "'")});
   }
-  for (int i = 0; i < result.drawn_size() && error.ok(); ++i) {
-    std::vector<ElementSpec>& elements = drawn[closure->resources[i]->id()];
-    for (const ElementShape& shape : result.drawn(i).elements()) {
-      auto spec = parse_spec(shape);
-      if (!spec.ok()) error = spec.status();
-      if (spec.ok()) elements.push_back(*std::move(spec));
-    }
+  if (!drawn.ok()) {
+    return finish({{std::move(closure), with_origin(drawn.status(), {channel_->task(), ""})}});
   }
-  if (!error.ok()) return finish({{std::move(closure), error}});
   context_->queue->defer_capture(
-      closure, [self = shared_from_this(), connection, closure, drawn = std::move(drawn)] {
+      closure, [self = shared_from_this(), connection, closure, drawn = *std::move(drawn)] {
         self->capture_again(connection, closure, drawn);
       });
 }
 
 void ClosureDispatcher::capture_again(ConnectionId connection, const ClosurePtr& closure,
                                       const DrawnShapes& drawn) {
-  if (context_->queue->cancels()) return context_->queue->put_back({closure});
+  if (context_->queue->is_given_up({closure})) return context_->queue->put_back({closure});
   const absl::Status captured =
       try_call([&] { call_user_code([&] { closure->capture_again(drawn); }); });
   if (!captured.ok()) {
@@ -413,14 +415,17 @@ void ClosureDispatcher::on_refused(ConnectionId connection, std::vector<ClosureP
 
 void ClosureDispatcher::after_server_failure(const absl::Status& error,
                                              std::vector<ClosurePtr> closures) {
-  closures = fail_if(std::move(closures), error, [](Closure& closure) {
-    return ++closure.server_failures >= kMostServerFailures;
-  });
-  context_->servers->check_server(
-      error, [queue = context_->queue, closures = std::move(closures)](bool) {
-        // If the server is lost, the queue is closed by now and put_back() cancels the closures.
-        run_at(after(kServerFailureDelay), [queue, closures] { queue->put_back(closures); });
-      });
+  std::optional<Time> backoff_end;
+  if (!context_->servers->is_rejection(error)) {
+    MutexLock lock(mutex_);
+    backoff_end = backoff_.note_failure(Clock::real().now());
+  }
+  if (backoff_end) {
+    run_at(*backoff_end, [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->dispatch();
+    });
+  }
+  context_->servers->check_and_requeue(error, worker_, std::move(closures));
 }
 
 std::vector<ClosurePtr> ClosureDispatcher::fail_if(std::vector<ClosurePtr> closures,
@@ -450,18 +455,10 @@ void ClosureDispatcher::note_times(const std::vector<ClosurePtr>& closures, Dura
                                    Duration waited) {
   uint64_t runs = 0;
   for (const ClosurePtr& closure : closures) runs += closure->repeat;
-  const ClosureFunction* noted = nullptr;
-  for (const ClosurePtr& closure : closures) {
-    const ClosureFunction& function = *closure->function;
-    function.cost.note(busy / runs);
-    if (std::exchange(noted, &function) == &function) continue;
-    context_->stragglers->note(worker_, function.id, function.name, {busy / runs, waited / runs});
-  }
+  for (const ClosurePtr& closure : closures) closure->function->cost.note(busy / runs);
+  context_->stragglers->note_batch(worker_, closures, {busy / runs, waited / runs});
 }
 
-// A worker may be so slow that it never answers, and then note_times() is never called. Compares
-// the time since its oldest batch was sent with the time that other workers would take for all its
-// closures.
 void ClosureDispatcher::on_silence() {
   std::vector<ClosurePtr> closures;
   Time since;
@@ -473,15 +470,7 @@ void ClosureDispatcher::on_silence() {
       closures.insert(closures.end(), batch.closures.begin(), batch.closures.end());
     }
   }
-  Duration others = {};
-  for (const ClosurePtr& closure : closures) {
-    const Duration once =
-        context_->stragglers->median_of_others(worker_, closure->function->id).round_trip;
-    if (once == Duration()) return;  // No other worker has run this function.
-    others += once * closure->repeat;
-  }
-  context_->stragglers->note_waiting(worker_, closures[0]->function->name,
-                                     Clock::real().now() - since, others);
+  context_->stragglers->note_silence(worker_, closures, Clock::real().now() - since);
 }
 
 WorkerState ClosureDispatcher::state() const {

@@ -15,6 +15,7 @@
 #include "trireme/coordinator/closure_taker.h"
 #include "trireme/coordinator/closures.pb.h"
 #include "trireme/coordinator/link_context.h"
+#include "trireme/coordinator/route_backoff.h"
 #include "trireme/coordinator/worker_connection.h"
 #include "trireme/coordinator/worker_inventory.h"
 #include "trireme/coordinator/worker_state.h"
@@ -93,8 +94,9 @@ class ClosureDispatcher final : public ClosureTaker,
   // Requeues or fails closures that the worker rejected or did not answer for.
   void on_refused(ConnectionId connection, std::vector<ClosurePtr> closures,
                   const absl::Status& error);
-  // Requeues closures that failed because a worker could not use a parameter server, after a check
-  // of the server. If the server is lost, they are cancelled.
+  // Requeues closures that failed because the worker could not use a parameter server, after a
+  // check of the server. If the server is lost, they are cancelled. Otherwise the worker backs off,
+  // and the closures go to other workers.
   void after_server_failure(const absl::Status& error, std::vector<ClosurePtr> closures);
   // Fails the closures that match `fails` and returns the rest.
   std::vector<ClosurePtr> fail_if(std::vector<ClosurePtr> closures, const absl::Status& error,
@@ -127,6 +129,7 @@ class ClosureDispatcher final : public ClosureTaker,
   // in flight, so that these always belong to this connection.
   std::optional<EstablishedConnection> connection_in_use_ ABSL_GUARDED_BY(mutex_);
   WorkerInventory inventory_ ABSL_GUARDED_BY(mutex_);
+  RouteBackoff backoff_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, Batch> in_flight_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_batch_ ABSL_GUARDED_BY(mutex_) = 1;
   // Closures of the next batch, while the worker is supplied with what they need.

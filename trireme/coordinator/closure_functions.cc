@@ -19,9 +19,9 @@
 //
 // A function is looked up by its plan first, which is cheap and finds a capture that is called
 // again. Otherwise it is looked up by the content of its registration, so that an equal graph from
-// another capture reuses the id that workers know. Plans are evicted in the order in which they
-// were added, which also drops functions that no closure uses; workers are told to drop them with
-// the next registration.
+// another capture reuses the id that workers know. The plan that was used longest ago is evicted
+// first. This also drops functions that no closure uses; workers are told to drop them with the
+// next registration.
 namespace trireme::internal {
 namespace {
 
@@ -185,7 +185,7 @@ std::shared_ptr<const ClosureFunction> ClosureFunctions::function_of(
   }
   const Key key{step.plan, std::move(drawn)};
   MutexLock lock(mutex_);
-  if (const auto known = by_plan_.find(key); known != by_plan_.end()) return known->second;
+  if (const auto* known = by_plan_.find(key)) return *known;
   auto made = std::make_shared<ClosureFunction>();
   RegisterFunctionRequest request = describe(step, *made);
   for (const WorkerDraw& draw : draws) {
@@ -208,12 +208,9 @@ std::shared_ptr<const ClosureFunction> ClosureFunctions::function_of(
     known = function;
     in_use_->add(function);
   }
-  by_plan_[key] = function;
-  plans_.push_back(key);
+  by_plan_.put(key, function);
   // Bounded, because a function that keeps getting arguments of new shapes is captured without end.
-  if (plans_.size() > kMostPlans) {
-    by_plan_.erase(plans_.front());
-    plans_.pop_front();
+  if (!by_plan_.evict(kMostPlans).empty()) {
     std::erase_if(by_content_, [](const auto& entry) { return entry.second.expired(); });
     in_use_->erase_unused();
   }
@@ -253,14 +250,17 @@ RegisterFunctionRequest ClosureFunctions::describe(const FunctionStep& step,
                                        "' was made in the scope of another strategy; make it in "
                                        "the scope of the coordinator's strategy"));
     }
-    const VariableLayout layout = backend_->ps_variable(record).layout();
+    const PsVariable on_servers = backend_->ps_variable(record);
+    const VariableLayout& layout = on_servers.layout();
     variable->set_name(layout.name);
-    for (const VariableLayout::Shard& shard : layout.shards) {
+    for (size_t shard = 0; shard < layout.shards.size(); ++shard) {
       FunctionVariable::Shard* added = variable->add_shards();
-      added->set_name(shard.name);
-      added->set_server(static_cast<uint32_t>(shard.server));
+      added->set_name(layout.shards[shard].name);
+      added->set_server(static_cast<uint32_t>(layout.shards[shard].server));
+      added->set_handle(on_servers.handle(shard));
     }
   }
+  backend_->check_step(step);
   return request;
 }
 

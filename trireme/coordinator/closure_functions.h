@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -9,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/base/lru_map.h"
 #include "trireme/base/mutex.h"
 #include "trireme/coordinator/closure.h"
 #include "trireme/coordinator/closures.pb.h"
@@ -80,8 +80,7 @@ class ClosureFunctions {
   // A plan, and the inputs that workers draw. The key holds the plan, so that its address is not
   // reused.
   using Key = std::pair<std::shared_ptr<const Plan>, std::vector<size_t>>;
-  std::map<Key, std::shared_ptr<const ClosureFunction>> by_plan_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Key> plans_ ABSL_GUARDED_BY(mutex_);  // Keys of `by_plan_`, the oldest first.
+  LruMap<Key, std::shared_ptr<const ClosureFunction>> by_plan_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<const ClosureFunction>> by_name_ ABSL_GUARDED_BY(mutex_);
   std::map<Fingerprint, std::weak_ptr<const ClosureFunction>> by_content_ ABSL_GUARDED_BY(mutex_);
   uint32_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;

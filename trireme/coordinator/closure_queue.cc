@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "trireme/base/logging.h"
 #include "trireme/base/status.h"
+#include "trireme/coordinator/closure_errors.h"
 #include "trireme/coordinator/spin_wait.h"
 #include "trireme/rpc/timer.h"
 
@@ -21,17 +23,29 @@
 // accepts closures again. A caller that handles the error thus knows that no connected worker still
 // runs an earlier closure.
 //
-// Takers do not poll. take() registers a taker that finds the queue empty, under the same lock
-// under which put() queues closures, so no wake-up is lost. wake_takers() removes a taker before it
+// Workers that are not connected may still run closures: a worker that is frozen or cut off from
+// the coordinator can reach the servers later. Before an error is raised, and before join() or
+// done() returns success, a fence (closure_fence.h) makes the servers reject the updates of all
+// earlier closures. It is needed only if some attempt did not end with a result (FenceProgress).
+// With the first error it is raised at once, while the closures in flight are being cancelled: the
+// servers may reject some of their updates, and the error waits for the slower of the two. If
+// closures are still in flight some seconds after the error, for example because their worker waits
+// for a server that is frozen, the fence alone is enough, and they are abandoned. Then nothing but
+// abandoned closures has a sequence below `abandoned_below_`, by which they are recognized when
+// they return.
+//
+// Takers do not poll. take() registers a taker that finds no closure, under the same lock under
+// which put() queues closures, so no wake-up is lost. wake_takers() removes a taker before it
 // notifies it, so each taker is notified once. A notified taker that takes nothing, because its
 // worker is down, returns false and the next one is notified. Idle workers go first.
 //
 // A thread of the user that has to wait does pending work first. It runs deferred captures, which
 // only such threads may do, and announces the rest of a burst, since this thread will put nothing
-// more for now. It sleeps only if there was neither.
+// more for now. It raises a fence that is wanted. It sleeps only if there was nothing to do.
 //
-// Locks: a dispatcher may call the queue under its own lock, so the queue calls takers, captures
-// and progress callbacks without holding `mutex_`.
+// Locks: a dispatcher may call the queue under its own lock, so the queue calls takers, captures,
+// progress callbacks and the fence without holding `mutex_`. Objects of the user that a closure
+// holds are destroyed without it too (Released).
 namespace trireme::internal {
 namespace {
 
@@ -43,14 +57,8 @@ Duration cost_of(const Closure& closure) {
   return closure.function->cost.get() * closure.repeat;
 }
 
-std::string name_of(const Closure& closure) {
-  return absl::StrCat("closure ", closure.sequence, " of function '", closure.function->name, "'");
-}
-
-absl::Status cancelled(const Closure& closure) {
-  return make_status(ErrorCode::kCancelled,
-                     "it was cancelled because another closure failed, or the coordinator ended",
-                     {"", name_of(closure)});
+std::string worker_task(int worker) {
+  return absl::StrCat("/job:worker/task:", worker);
 }
 
 }  // namespace
@@ -58,20 +66,36 @@ absl::Status cancelled(const Closure& closure) {
 absl::Status ClosureQueue::admit() {
   MutexLock lock(mutex_);
   captures_.run(mutex_);
-  while (closed_.ok() && !error_.ok() && in_flight_ > 0) wait();
-  if (!closed_.ok()) return closed_;
-  return std::exchange(error_, absl::OkStatus());
+  while (is_settling()) wait();
+  return take_error();
+}
+
+absl::Status ClosureQueue::take_error() {
+  return closed_.ok() ? std::exchange(error_, absl::OkStatus()) : closed_;
+}
+
+bool ClosureQueue::is_full(const Closure& closure) {
+  if (queued_.size() >= capacity_) return true;
+  const uint64_t oldest = sequences_.watermark();
+  const uint64_t open = sequences_.next() - oldest;
+  if (open + closure.repeat <= options_.most_open || idle()) return false;
+  if (std::exchange(logged_watermark_, oldest) != oldest) {
+    log_warning("schedule() waits: closure ", oldest, " is not done yet, and ", open - 1,
+                " later runs were scheduled; parameter servers keep a record of each of them until "
+                "closure ",
+                oldest, " is done");
+  }
+  return true;
 }
 
 absl::Status ClosureQueue::put(const ClosurePtr& closure) {
   bool announce;
   {
     MutexLock lock(mutex_);
-    while (closed_.ok() && (error_.ok() ? queued_.size() >= capacity_ : in_flight_ > 0)) wait();
-    if (!closed_.ok()) return closed_;
-    if (!error_.ok()) return std::exchange(error_, absl::OkStatus());
+    while (is_settling() || (closed_.ok() && error_.ok() && is_full(*closure))) wait();
+    if (absl::Status error = take_error(); !error.ok()) return error;
     closure->sequence = sequences_.allocate(closure->repeat);
-    if (closure->deadline) deadlines_.insert({*closure->deadline, closure});
+    deadlines_.add(closure);
     queued_.push_back(closure);
     announce = announcer_.note_put(Clock::real().now(), cost_of(*closure));
     if (!announce) announce_later();
@@ -99,127 +123,209 @@ std::vector<ClosurePtr> ClosureQueue::take(const std::shared_ptr<ClosureTaker>& 
   Duration sum = {};
   uint64_t bytes = 0;
   MutexLock lock(mutex_);
+  const Time now = Clock::real().now();
   // The first closure is taken whatever it costs; the others as long as the sum fits.
-  while (!queued_.empty() && taken.size() < most && bytes < kBatchBytes) {
-    sum += cost_of(*queued_.front());
+  for (auto next = queued_.begin();
+       next != queued_.end() && taken.size() < most && bytes < kBatchBytes;) {
+    if (!takers_.may_run(**next, taker->worker(), now)) {
+      ++next;
+      continue;
+    }
+    sum += cost_of(**next);
     if (!taken.empty() && sum > lasting) break;
-    taken.push_back(std::move(queued_.front()));
-    taken.back()->worker_ = taker->worker();
-    bytes += taken.back()->bytes();
-    queued_.pop_front();
+    Closure& closure = *taken.emplace_back(std::move(*next));
+    closure.worker_ = taker->worker();
+    fences_.note_sent(closure.sequence + closure.repeat);
+    bytes += closure.bytes();
+    next = queued_.erase(next);
   }
   in_flight_ += taken.size();
   if (queued_.empty()) announcer_.note_announced();
   if (!taken.empty()) {
     notify();  // Threads may wait for room in put().
   } else if (closed_.ok()) {
-    takers_.push_back(taker);
+    takers_.add(taker);
   }
   return taken;
 }
 
 void ClosureQueue::put_back(const std::vector<ClosurePtr>& closures) {
   if (closures.empty()) return;
-  std::vector<ClosurePtr> decided;
+  Released released;
   {
     MutexLock lock(mutex_);
-    in_flight_ -= closures.size();
     // In reverse, because each one is pushed to the front.
     for (auto closure = closures.rbegin(); closure != closures.rend(); ++closure) {
+      if (!land(*closure, released)) continue;
+      note_unsettled(**closure);
       if ((*closure)->result_.has_value()) {
-        decided.push_back(*closure);
+        released.closures.push_back(*closure);
       } else {
         queued_.push_front(*closure);
       }
     }
-    if (!error_.ok() || !closed_.ok()) cancel_queued();
+    if (!error_.ok() || !closed_.ok()) cancel_queued(released);
     notify();
   }
-  for (const ClosurePtr& closure : decided) closure->release();
   wake_takers();
+}
+
+void ClosureQueue::put_back_elsewhere(const std::vector<ClosurePtr>& closures, int worker,
+                                      Time until) {
+  // They are not queued yet, so only this thread uses them.
+  for (const ClosurePtr& closure : closures) closure->avoided.add(worker, until);
+  put_back(closures);
+  // The worker may wait for closures that it must not take before.
+  run_at(until, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->wake_takers();
+  });
+}
+
+void ClosureQueue::add_worker(int worker) {
+  MutexLock lock(mutex_);
+  takers_.add_worker(worker);
+}
+
+void ClosureQueue::remove_worker(int worker) {
+  {
+    MutexLock lock(mutex_);
+    takers_.remove_worker(worker);
+  }
+  wake_takers();  // Closures that avoid all other workers may run on them now.
 }
 
 uint64_t ClosureQueue::finish(std::vector<Finished> finished) {
   uint64_t cancelled_below = 0;
+  bool must_raise;
+  Released released;
   {
     MutexLock lock(mutex_);
-    in_flight_ -= finished.size();
     for (Finished& each : finished) {
+      if (!land(each.closure, released)) continue;
       const absl::Status status = each.result.status();
+      if (!status.ok()) {
+        note_unsettled(*each.closure);
+        if (is_fenced(*each.closure, status)) each.result = cancelled_closure(*each.closure);
+      }
       const bool decided = decide(each.closure, std::move(each.result));
-      if (decided && !status.ok()) cancelled_below = std::max(cancelled_below, fail(status));
+      if (decided && !status.ok()) {
+        cancelled_below = std::max(cancelled_below, fail(status, released));
+      }
     }
+    must_raise = fences_.must_raise();
     notify();
   }
+  if (must_raise) raise_fence();
   for (const Finished& each : finished) each.closure->release();
   return cancelled_below;
 }
 
+bool ClosureQueue::is_fenced(const Closure& closure, const absl::Status& error) const {
+  const bool cancels = !error_.ok() || !closed_.ok();
+  return cancels && error_code(error) == ErrorCode::kAborted &&
+         error_origin(error).task != worker_task(closure.worker_);
+}
+
 uint64_t ClosureQueue::expire(Time now) {
-  MutexLock lock(mutex_);
-  if (expiry_ && *expiry_ <= now) expiry_.reset();
   uint64_t cancelled_below = 0;
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    const ClosurePtr closure = deadlines_.begin()->second;
-    std::string task;
-    // A closure that is not queued is in flight. It stays so until its dispatcher returns it.
-    if (std::erase(queued_, closure) == 0) {
-      task = absl::StrCat("/job:worker/task:", closure->worker_);
+  Released released;
+  {
+    MutexLock lock(mutex_);
+    while (const ClosurePtr closure = deadlines_.first_late(now)) {
+      std::string task;
+      // A closure that is not queued is in flight. It stays so until its dispatcher returns it.
+      if (std::erase(queued_, closure) == 0) {
+        task = worker_task(closure->worker_);
+      } else {
+        released.closures.push_back(closure);
+      }
+      const absl::Status error = late_closure(*closure, task);
+      decide(closure, error);
+      cancelled_below = std::max(cancelled_below, fail(error, released));
+      notify();
     }
-    const absl::Status error =
-        make_status(ErrorCode::kDeadlineExceeded,
-                    absl::StrCat("it was not done by its deadline; ",
-                                 task.empty() ? "no worker was up and free to run it"
-                                              : "it was in flight on this worker"),
-                    {task, name_of(*closure)});
-    decide(closure, error);
-    cancelled_below = std::max(cancelled_below, fail(error));
-    notify();
   }
+  if (cancelled_below > 0) raise_fence();
   return cancelled_below;
 }
 
 std::optional<Time> ClosureQueue::next_expiry() {
   MutexLock lock(mutex_);
-  if (deadlines_.empty()) return std::nullopt;
-  const Time first = deadlines_.begin()->first;
-  if (expiry_ && *expiry_ <= first) return std::nullopt;
-  return expiry_ = first;
+  return deadlines_.plan();
 }
 
-uint64_t ClosureQueue::fail(const absl::Status& error) {
+uint64_t ClosureQueue::fail(const absl::Status& error, Released& released) {
   if (!error_.ok() || !closed_.ok()) return 0;
   error_ = error;
-  cancel_queued();
+  failed_at_ = Clock::real().now();
+  cancel_queued(released);
+  fences_.settle_cancelled(sequences_.next());
   return sequences_.next();
 }
 
+Time ClosureQueue::abandon_time() const {
+  if (error_.ok() || in_flight_ == 0 || fences_.is_pending()) return Time::max();
+  return failed_at_ + options_.cancel_time;
+}
+
+bool ClosureQueue::abandon_late() {
+  if (error_.ok() || Clock::real().now() < abandon_time()) return false;
+  log_warning(in_flight_, " cancelled closures have not returned from their workers; parameter ",
+              "servers reject their updates");
+  abandoned_below_ = sequences_.next();
+  sequences_.decide_all();
+  deadlines_.remove_below(abandoned_below_);
+  in_flight_ = 0;
+  return true;
+}
+
+bool ClosureQueue::land(const ClosurePtr& closure, Released& released) {
+  if (is_abandoned(*closure)) {
+    cancel(closure, released);
+    return false;
+  }
+  --in_flight_;
+  return true;
+}
+
+void ClosureQueue::cancel(const ClosurePtr& closure, Released& released) {
+  decide(closure, cancelled_closure(*closure));
+  released.closures.push_back(closure);
+}
+
 void ClosureQueue::close(const absl::Status& why) {
+  if (options_.fence != nullptr && error_code(why) == ErrorCode::kDataLoss) {
+    options_.fence->note_lost(error_origin(why).task);
+  }
   // Destroyed after the lock is released.
-  std::deque<std::shared_ptr<ClosureTaker>> takers;
+  WaitingTakers::Takers takers;
   std::deque<DeferredCaptures::Deferred> captures;
-  MutexLock lock(mutex_);
-  if (!closed_.ok()) return;
-  closed_ = why;
-  cancel_queued();
-  takers.swap(takers_);
-  captures = captures_.remove_all();
-  for (const auto& each : captures) decide(each.closure, cancelled(*each.closure));
-  in_flight_ -= captures.size();
-  notify();
+  Released released;
+  {
+    MutexLock lock(mutex_);
+    if (!closed_.ok()) return;
+    closed_ = why;
+    cancel_queued(released);
+    takers = takers_.remove_all();
+    captures = captures_.remove_all();
+    for (const auto& each : captures) {
+      if (land(each.closure, released)) cancel(each.closure, released);
+    }
+    fences_.settle_cancelled(sequences_.next());
+    notify();
+  }
+  raise_fence();
 }
 
 absl::Status ClosureQueue::join(Time limit, Duration every,
                                 const std::function<void(uint64_t, uint64_t)>& progress) {
   Time report = progress ? after(every) : Time::max();
   MutexLock lock(mutex_);
-  while (closed_.ok() && !idle()) {
+  for (;;) {
+    if (idle()) fences_.settle(sequences_.next());
+    if ((idle() || !closed_.ok()) && !fences_.is_pending()) return take_error();
     const Time now = Clock::real().now();
-    if (now >= limit) {
-      return make_status(ErrorCode::kDeadlineExceeded,
-                         absl::StrCat("join() timed out: ", queued_.size() + in_flight_,
-                                      " closures are not done yet; they keep running"));
-    }
+    if (now >= limit) return join_timed_out(queued_.size() + in_flight_);
     if (now >= report) {
       report = now + every;
       const uint64_t done = decided_, left = queued_.size() + in_flight_;
@@ -235,25 +341,35 @@ absl::Status ClosureQueue::join(Time limit, Duration every,
     }
     wait(std::min(limit, report));
   }
-  if (!closed_.ok()) return closed_;
-  return std::exchange(error_, absl::OkStatus());
 }
 
 absl::StatusOr<bool> ClosureQueue::done() {
   MutexLock lock(mutex_);
   captures_.run(mutex_);
-  if (!closed_.ok()) return closed_;
-  if (!idle()) return false;
-  if (!error_.ok()) return std::exchange(error_, absl::OkStatus());
+  abandon_late();
+  if (idle()) fences_.settle(sequences_.next());
+  if (fences_.must_raise()) {
+    mutex_.unlock();
+    raise_fence();
+    mutex_.lock();
+  }
+  if (fences_.is_pending() || (closed_.ok() && !idle())) return false;
+  if (absl::Status error = take_error(); !error.ok()) return error;
   return true;
+}
+
+bool ClosureQueue::is_ready(const Closure& closure) const {
+  if (closure.result_.has_value() && closure.result_->ok()) return true;
+  const bool is_over = closure.result_.has_value() || is_abandoned(closure) || !closed_.ok();
+  return is_over && !fences_.is_pending();
 }
 
 ClosureResult ClosureQueue::fetch(const Closure& closure) {
   spin_for(closure);
   MutexLock lock(mutex_);
-  while (!closure.result_.has_value() && closed_.ok()) wait();
+  while (!is_ready(closure)) wait();
   if (closure.result_.has_value()) return *closure.result_;
-  return cancelled(closure);
+  return cancelled_closure(closure);
 }
 
 void ClosureQueue::spin_for(const Closure& closure) {
@@ -273,7 +389,7 @@ size_t ClosureQueue::undecided() const {
 
 bool ClosureQueue::is_decided(const Closure& closure) const {
   MutexLock lock(mutex_);
-  return closure.result_.has_value();
+  return (closure.result_.has_value() || is_abandoned(closure)) && is_ready(closure);
 }
 
 absl::Status ClosureQueue::status() const {
@@ -281,18 +397,21 @@ absl::Status ClosureQueue::status() const {
   return closed_;
 }
 
-bool ClosureQueue::cancels() const {
+bool ClosureQueue::is_given_up(const std::vector<ClosurePtr>& closures) const {
   MutexLock lock(mutex_);
+  for (const ClosurePtr& closure : closures) {
+    if (is_abandoned(*closure)) return true;  // Its error was raised, and may not be pending.
+  }
   return !closed_.ok() || !error_.ok();
 }
 
 void ClosureQueue::defer_capture(const ClosurePtr& closure, Work capture) {
+  Released released;
   MutexLock lock(mutex_);
-  if (closed_.ok()) {
+  if (closed_.ok() && !is_abandoned(*closure)) {
     captures_.add(closure, std::move(capture));
-  } else {
-    --in_flight_;
-    decide(closure, cancelled(*closure));
+  } else if (land(closure, released)) {
+    cancel(closure, released);
   }
   notify();
 }
@@ -306,18 +425,35 @@ bool ClosureQueue::decide(const ClosurePtr& closure, ClosureResult result) {
   if (closure->result_.has_value()) return false;
   closure->result_ = std::move(result);
   closure->decided_.store(true, std::memory_order_release);
-  if (closure->deadline) deadlines_.erase({*closure->deadline, closure});
-  sequences_.decide(closure->sequence, closure->repeat);
+  deadlines_.remove(closure);
+  if (!is_abandoned(*closure)) sequences_.decide(closure->sequence, closure->repeat);
   ++decided_;
   return true;
 }
 
-void ClosureQueue::cancel_queued() {
-  for (const ClosurePtr& closure : queued_) {
-    closure->release();
-    decide(closure, cancelled(*closure));
-  }
+void ClosureQueue::cancel_queued(Released& released) {
+  for (const ClosurePtr& closure : queued_) cancel(closure, released);
   queued_.clear();
+}
+
+void ClosureQueue::raise_fence() {
+  std::optional<uint64_t> below;
+  {
+    MutexLock lock(mutex_);
+    below = fences_.raise();
+    if (!below) return;
+    if (options_.fence == nullptr) {
+      fences_.note_complete(*below);
+      return notify();
+    }
+  }
+  options_.fence->raise(*below, [weak = weak_from_this(), below = *below](bool /*confirmed*/) {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    MutexLock lock(self->mutex_);
+    self->fences_.note_complete(below);
+    self->notify();
+  });
 }
 
 void ClosureQueue::wait(Time limit) {
@@ -326,8 +462,12 @@ void ClosureQueue::wait(Time limit) {
     mutex_.unlock();
     wake_takers();
     mutex_.lock();
-  } else if (!captured) {
-    sleep(limit);
+  } else if (fences_.must_raise()) {
+    mutex_.unlock();
+    raise_fence();
+    mutex_.lock();
+  } else if (!captured && !abandon_late()) {
+    sleep(std::min(limit, abandon_time()));
   }
 }
 
@@ -350,14 +490,9 @@ void ClosureQueue::wake_takers() {
       MutexLock lock(mutex_);
       announcer_.note_announced();
       closures = std::min(closures, queued_.size());
-      if (takers_.empty() || queued_.empty()) return;
-      // A busy worker may take closures too, so that it has the next batch at hand, but only if no
-      // worker is idle.
-      auto chosen = std::ranges::find_if(takers_, [](const auto& each) { return each->is_idle(); });
-      if (chosen == takers_.end()) chosen = takers_.begin();
-      taker = std::move(*chosen);
-      takers_.erase(chosen);
+      taker = takers_.remove_next(queued_, Clock::real().now());
     }
+    if (taker == nullptr) return;
     if (taker->on_closures()) --closures;
   }
 }

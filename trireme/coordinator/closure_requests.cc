@@ -1,8 +1,10 @@
 #include "trireme/coordinator/closure_requests.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "trireme/base/status.h"
 #include "trireme/coordinator/closures.pb.h"
 #include "trireme/coordinator/worker_resource.h"
 #include "trireme/data/dataset_data.h"
@@ -19,11 +21,19 @@ Message register_request(const ClosureFunction& function, const std::vector<uint
   return message;
 }
 
-Message create_request(const ResourceRequest& request, const Dataset& dataset) {
-  DatasetData data = data_of(dataset);
+absl::StatusOr<Message> create_request(const ResourceRequest& request,
+                                       const WorkerResource& resource) {
+  const std::optional<Dataset> dataset = resource.dataset(request.worker);
+  if (!dataset) {
+    return make_status(
+        ErrorCode::kFailedPrecondition,
+        "a closure draws from an iterator that was made by another coordinator and does not exist "
+        "for this worker; make it with create_per_worker_dataset() of the same coordinator");
+  }
+  DatasetData data = data_of(*dataset);
   CreateResourceRequest body;
   body.set_coordinator(request.coordinator);
-  body.set_resource(request.resource);
+  body.set_resource(resource.id());
   body.set_seed(request.seed);
   *body.mutable_dataset() = std::move(data.def);
   body.mutable_dropped()->Assign(request.dropped.begin(), request.dropped.end());

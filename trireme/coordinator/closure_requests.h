@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "trireme/coordinator/closure.h"
-#include "trireme/data/dataset.h"
 #include "trireme/rpc/message.h"
 
 // Makes the requests that a coordinator sends to workers (closures.proto).
@@ -15,12 +15,14 @@ Message register_request(const ClosureFunction& function, const std::vector<uint
 
 struct ResourceRequest {
   uint64_t coordinator = 0;
-  uint64_t resource = 0;
+  int worker = 0;
   uint64_t seed = 0;
   std::vector<uint64_t> dropped = {};  // Ids of resources that no closure draws from any more.
 };
-// Makes a request that creates an iterator over `dataset`.
-Message create_request(const ResourceRequest& request, const Dataset& dataset);
+// Makes a request that creates an iterator over the worker's dataset of `resource`. Returns an
+// error if there is none.
+absl::StatusOr<Message> create_request(const ResourceRequest& request,
+                                       const WorkerResource& resource);
 
 struct RunRequest {
   Message message;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/coordinator/ps_watch.h"
 #include "trireme/coordinator/user_code.h"
 #include "trireme/ps/push_id.h"
 
@@ -60,6 +61,7 @@ void ClosureRun::start(std::shared_ptr<ClosureRun> run) {
 
 void ClosureRun::begin() {
   if (batch_->stopped()) return end(cancelled());
+  if (const absl::Status failed = batch_->server_failure(); !failed.ok()) return end(failed);
   const Time began = Clock::real().now();
   if (!turn_began_) turn_began_ = began;
   // LibTorch throws, for example when out of memory. No exception may escape into the executor.
@@ -78,7 +80,7 @@ void ClosureRun::begin() {
   environment().servers->pull(
       *std::move(pulls),
       [self = shared_from_this()](absl::StatusOr<std::vector<at::Tensor>> pulled) {
-        if (!pulled.ok()) return self->end(pulled.status());
+        if (!pulled.ok()) return self->end_after_call(pulled.status());
         self->continue_with(
             [self, pulled = *std::move(pulled)]() mutable { self->compute(std::move(pulled)); });
       });
@@ -172,7 +174,7 @@ void ClosureRun::push(size_t round) {
         steps_->pushes(round),
         {.id = id, .watermark = batch_->watermark(), .lr = steps_->lr(round)},
         [self = shared_from_this(), round](const absl::Status& status) {
-          if (!status.ok()) return self->end(status);
+          if (!status.ok()) return self->end_after_call(status);
           if (round + 1 == self->steps_->rounds()) return self->push(round + 1);
           self->continue_with([self, round] { self->push(round + 1); });
         });
@@ -183,6 +185,11 @@ void ClosureRun::push(size_t round) {
 void ClosureRun::end_repetition(std::vector<at::Tensor> results) {
   if (++repetition_ >= call_.repeat) return end({.result = std::move(results)});
   continue_with([self = shared_from_this()] { self->begin(); });
+}
+
+void ClosureRun::end_after_call(const absl::Status& error) {
+  if (indicates_lost_task(error)) batch_->note_server_failure(error);
+  end(error);
 }
 
 // An error that arose on this worker names the function. If its origin is an object that the

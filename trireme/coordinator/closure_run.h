@@ -59,6 +59,8 @@ class ClosureRun : public std::enable_shared_from_this<ClosureRun> {
   void call_native();
   void push(size_t round);
   void end_repetition(std::vector<at::Tensor> results);
+  // Ends the run after a pull or a push has failed.
+  void end_after_call(const absl::Status& error);
   void end(const absl::Status& error);
   void end(RunResult answer);
 

@@ -247,6 +247,7 @@ class ClosureService final : public Service {
     TRIREME_ASSIGN_OR_RETURN(auto client,
                              PsClient::connect({.spec = context_.spec,
                                                 .incarnations = servers,
+                                                .job = {request.job(), request.generation()},
                                                 .container = request.container(),
                                                 .credentials = context_.credentials,
                                                 .caller_task = context_.task.to_string(),

@@ -2,11 +2,13 @@
 
 #include <string>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/status.h"
 #include "trireme/coordinator/closure_functions.h"
 #include "trireme/coordinator/closure_queue.h"
+#include "trireme/coordinator/server_fence.h"
 #include "trireme/coordinator/worker_links.h"
 #include "trireme/coordinator/worker_resource.h"
 #include "trireme/rpc/timer.h"
@@ -15,6 +17,7 @@
 //
 //   ClosureFunctions  turns a captured step into a closure and describes its function for workers
 //   ClosureQueue      holds closures until they are decided, and the first error
+//   ServerFence       keeps updates of earlier closures away when an error is raised or join() ends
 //   WorkerLinks       has a ClosureDispatcher for each worker, which takes closures from the queue
 //   WorkerResources   holds the datasets from which workers draw
 //   PsWatch           finds out whether a parameter server is lost, and then closes the queue
@@ -22,7 +25,10 @@
 // Everything below schedule() is driven by answers and timers; only the diagnosis of missing
 // workers uses a thread. The coordinator draws a random number, its writer id, and registers it
 // with the parameter servers before the first closure runs. (writer, sequence, round) identifies a
-// push, so a server applies each push once however many workers send it.
+// push, so a server applies each push once however many workers send it. The servers accept pushes
+// of the writer while the client program renews its lease (JobMembership), so that workers whose
+// coordinator was killed cannot push for long. If a newer program takes over the job, the queue is
+// closed.
 //
 // Deadlines use one timer for the earliest deadline. When it fires, the queue fails the closures
 // that are late, workers are told to end theirs, and the timer is set for the next deadline.
@@ -50,17 +56,28 @@ struct ClusterCoordinator::Impl {
       : spec(strategy.spec()),
         backend(internal::Access<ParameterServers>::backend(strategy.servers())),
         writer(new_incarnation()),
-        queue(std::make_shared<ClosureQueue>(std::max<size_t>(options.queue_size, 1))),
+        queue(std::make_shared<ClosureQueue>(
+            std::max<size_t>(options.queue_size, 1),
+            internal::ClosureQueueOptions{
+                .fence = internal::make_server_fence(backend->membership(), writer)})),
         functions(std::make_shared<ClosureFunctions>(writer, backend)),
         resources(std::make_shared<WorkerResources>(strategy.num_replicas_in_sync())) {
     check_workers(spec);
     const Credentials credentials =
         value_or_throw(Credentials::of_program(strategy.options().certs));
-    throw_if_error(backend->client().begin_writer(writer));
+    const std::shared_ptr<JobMembership>& membership = backend->membership();
+    throw_if_error(membership->begin_writer(writer));
+    // The destructor does not run if the rest of the constructor throws.
+    absl::Cleanup undo = [this] { leave_servers(); };
+    end_token = membership->on_end([weak = std::weak_ptr(queue)](const absl::Status& why) {
+      if (const auto queue = weak.lock()) queue->close(why);
+    });
     const std::vector<uint64_t> servers = backend->client().incarnations();
     auto context = std::make_shared<internal::LinkContext>();
     context->introduction.set_coordinator(writer);
     context->introduction.set_container(strategy.options().container);
+    context->introduction.set_job(membership->job().id);
+    context->introduction.set_generation(membership->job().generation);
     *context->introduction.mutable_servers() = {servers.begin(), servers.end()};
     context->introduction.set_updates_at_once(std::max(options.updates_at_once, 1));
     context->queue = queue;
@@ -72,13 +89,22 @@ struct ClusterCoordinator::Impl {
     context->stragglers = std::make_shared<internal::StragglerWatch>();
     links = std::make_shared<WorkerLinks>(context, credentials);
     links->update(spec);
+    std::move(undo).Cancel();
   }
 
   ~Impl() {
     queue->close(make_status(ErrorCode::kCancelled, "the coordinator has ended"));
     links->end();
+    leave_servers();
+  }
+
+  // Ends the writer, which the client program would renew for ever, and forgets the callback for
+  // the end of the program's part in the job.
+  void leave_servers() const {
+    const std::shared_ptr<JobMembership>& membership = backend->membership();
+    membership->remove_on_end(end_token);
     // Best effort: a server that is lost has forgotten the writer together with its variables.
-    backend->client().end_writer(writer, std::chrono::seconds(2)).IgnoreError();
+    membership->end_writer(writer, std::chrono::seconds(2)).IgnoreError();
   }
 
   static void check_workers(const ClusterSpec& spec) {
@@ -124,7 +150,8 @@ struct ClusterCoordinator::Impl {
 
   const ClusterSpec spec;
   const std::shared_ptr<ParameterServerBackend> backend;
-  const uint64_t writer;  // Identifies this coordinator's pushes and, to workers, the coordinator.
+  const uint64_t writer;   // Identifies this coordinator's pushes and, to workers, the coordinator.
+  uint64_t end_token = 0;  // Token of the callback for the end of the program's part in the job.
   const std::shared_ptr<ClosureQueue> queue;
   const std::shared_ptr<ClosureFunctions> functions;
   const std::shared_ptr<WorkerResources> resources;

@@ -92,6 +92,11 @@ class PsLost : public Error {
 // parameter server is lost, its variables are lost too, and every later schedule(), join() and
 // done() throws PsLost.
 //
+// Once join() has returned, done() has returned true, or one of these functions or fetch() has
+// thrown an error of a closure, no update of an earlier closure is applied any more, not even by a
+// worker that was frozen or cut off meanwhile. A parameter server that does not answer delays such
+// a call by at most about the lease of the job, 3 s.
+//
 // Thread-safe. Remote values and per-worker values may outlive the coordinator.
 class ClusterCoordinator {
   template <typename T>
@@ -106,8 +111,9 @@ class ClusterCoordinator {
   ~ClusterCoordinator();
 
   // Queues a call of `function` and returns a handle for its result. Blocks only while the queue is
-  // full or, after an error, until no closure is running. The first call with arguments of given
-  // shapes and types captures the function.
+  // full, while one closure is not done and 8 million later ones were scheduled, or, after an
+  // error, until the closures that run are cancelled. The first call with arguments of given shapes
+  // and types captures the function.
   //
   // Tensors are not copied and must not change before the closure is done. Variables in the client
   // program's own memory, such as a learning rate, are sent with their current values; the function

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <future>
+#include <thread>
 
 #include "trireme/base/logging.h"
 #include "trireme/function/function.h"
@@ -12,6 +13,7 @@
 #include "trireme/optim/optimizer.h"
 #include "trireme/testing/error_of.h"
 #include "trireme/testing/in_process_test_cluster.h"
+#include "trireme/testing/sanitizer.h"
 
 namespace trireme {
 namespace {
@@ -46,13 +48,8 @@ TEST_F(CoordinatorTest, RunsClosuresAndFetchesTheirResults) {
   EXPECT_TRUE(coordinator.fetch(pair).second.equal(torch::zeros({2})));
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kClusters = 10;
-constexpr auto kQuick = seconds(3);
-#else
-constexpr int kClusters = 50;
-constexpr auto kQuick = milliseconds(300);
-#endif
+constexpr int kClusters = kSanitized ? 10 : 50;
+constexpr auto kQuick = milliseconds(kSanitized ? 3000 : 300);
 
 // Objects that outlive their cluster, such as variables that a new cluster replaces by name, must
 // not wait for its servers.
@@ -274,15 +271,62 @@ TEST_F(CoordinatorTest, NamesALostParameterServer) {
   EXPECT_THROW(coordinator.done(), PsLost);
 }
 
-TEST_F(CoordinatorTest, CanBeDestroyedWithClosuresInFlight) {
-  RemoteValue value;
+TEST_F(CoordinatorTest, DestroyingItCancelsClosuresInFlight) {
+  const auto slow = slow_sum();
+  const Tensor numbers = torch::ones({1 << 20});
+  RemoteValue first, last;
   {
     ClusterCoordinator coordinator(strategy_);
-    const auto work = function("work", [](const Tensor& x) { return x.matmul(x).matmul(x); });
-    for (int i = 0; i < 100; ++i) value = coordinator.schedule(work, torch::ones({200, 200}));
+    first = coordinator.schedule(slow, numbers);
+    coordinator.join();
+    // Slow, so that the workers cannot be done with them before the coordinator is destroyed.
+    for (int i = 0; i < 100; ++i) last = coordinator.schedule(slow, numbers);
+    const Time limit = after(seconds(20));
+    const auto in_flight = [&] {
+      for (const WorkerState& worker : coordinator.workers()) {
+        if (worker.closures_there > 0) return true;
+      }
+      return false;
+    };
+    while (!in_flight() && Clock::real().now() < limit) std::this_thread::yield();
+    EXPECT_TRUE(in_flight());
   }
-  const Error error = error_of([&] { ClusterCoordinator::fetch(value); });
-  EXPECT_TRUE(error.code() == ErrorCode::kOk || error.code() == ErrorCode::kCancelled);
+  EXPECT_EQ(error_of([&] { ClusterCoordinator::fetch(last); }).code(), ErrorCode::kCancelled);
+  EXPECT_GT(ClusterCoordinator::fetch(first).item<float>(), 0);
+}
+
+// A fence costs a call to each server, so a training that goes well has none.
+TEST_F(CoordinatorTest, FencesTheServersOnceAClosureFails) {
+  auto scope = strategy_.scope();
+  const Variable count("count", torch::zeros({}, torch::kInt64));
+  ClusterCoordinator coordinator(strategy_);
+  const auto add = function("add", [&] { count.assign_add(torch::ones({}, torch::kInt64)); });
+  const auto find = function("find", std::function<Tensor(const Tensor&)>([](const Tensor& ids) {
+                               return torch::arange(10).index_select(0, ids);
+                             }),
+                             {.check_capture = false});
+  const auto fences = [&] {
+    uint64_t calls = 0;
+    for (int i = 0; i < 2; ++i) {
+      calls += cluster_.describe({"ps", i}).counters.at("rpc_server/trireme.Jobs/Fence/calls");
+    }
+    return calls;
+  };
+  for (int i = 0; i < 10; ++i) coordinator.schedule(add);
+  coordinator.schedule(find, torch::tensor({1}));
+  coordinator.join();
+  EXPECT_EQ(count.read().item<int64_t>(), 10);
+  EXPECT_EQ(fences(), 0u);
+  for (uint64_t errors = 1; errors <= 2; ++errors) {
+    const RemoteValue failed = coordinator.schedule(find, torch::tensor({70}));
+    EXPECT_THAT(error_of([&] { coordinator.fetch(failed); }).what(), HasSubstr("function 'find'"));
+    EXPECT_EQ(fences(), 2 * errors) << "fetch() has waited for both servers";
+    EXPECT_THAT(error_of([&] { coordinator.join(); }).what(), HasSubstr("function 'find'"));
+    EXPECT_EQ(fences(), 2 * errors);
+    coordinator.schedule(add);  // The fence does not concern later closures.
+    coordinator.join();
+  }
+  EXPECT_EQ(count.read().item<int64_t>(), 12);
 }
 
 TEST(Coordinator, RejectsAClusterWithoutWorkers) {

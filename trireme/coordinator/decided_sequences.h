@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <map>
@@ -39,6 +40,15 @@ class DecidedSequences {
       ranges_.emplace_hint(after, first, end);
     }
   }
+
+  // Marks all sequences that are allocated as decided.
+  void decide_all() {
+    watermark_ = next_;
+    ranges_.clear();
+  }
+
+  // Returns the number of ranges that are stored.
+  size_t ranges() const { return ranges_.size(); }
 
  private:
   uint64_t watermark_ = 1;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/coordinator/worker_resource.h"
 #include "trireme/data/example_element.h"
 #include "trireme/tensor/dtype.h"
 
@@ -40,6 +41,24 @@ absl::StatusOr<ElementSpec> parse_spec(const ElementShape& shape) {
                                                                  "worker; make batches smaller"));
   }
   return spec;
+}
+
+absl::StatusOr<DrawnShapes> parse_drawn(
+    const ClosureResponse& response,
+    const std::vector<std::shared_ptr<WorkerResource>>& resources) {
+  if (response.drawn_size() != static_cast<int>(resources.size())) {
+    return make_status(ErrorCode::kInternal,
+                       "the worker drew from a different number of iterators than the closure has");
+  }
+  DrawnShapes drawn;
+  for (int i = 0; i < response.drawn_size(); ++i) {
+    std::vector<ElementSpec>& elements = drawn[resources[i]->id()];
+    for (const ElementShape& shape : response.drawn(i).elements()) {
+      TRIREME_ASSIGN_OR_RETURN(ElementSpec spec, parse_spec(shape));
+      elements.push_back(std::move(spec));
+    }
+  }
+  return drawn;
 }
 
 }  // namespace trireme::internal

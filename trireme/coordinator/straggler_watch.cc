@@ -1,7 +1,7 @@
 #include "trireme/coordinator/straggler_watch.h"
 
 #include <algorithm>
-#include <vector>
+#include <utility>
 
 #include "trireme/base/logging.h"
 
@@ -12,7 +12,8 @@
 // are not slow.
 //
 // Two signals are used. note() uses the time for which the worker was busy, as it reports it.
-// note_waiting() covers a worker that does not answer at all, and compares round trips instead.
+// note_waiting() covers a worker that is so slow that it never answers, and compares round trips
+// instead.
 namespace trireme::internal {
 namespace {
 
@@ -30,6 +31,27 @@ int64_t in_milliseconds(Duration time) {
 }
 
 }  // namespace
+
+void StragglerWatch::note_batch(int worker, const std::vector<ClosurePtr>& closures,
+                                const Times& each) {
+  const ClosureFunction* noted = nullptr;
+  for (const ClosurePtr& closure : closures) {
+    const ClosureFunction& function = *closure->function;
+    if (std::exchange(noted, &function) == &function) continue;
+    note(worker, function.id, function.name, each);
+  }
+}
+
+void StragglerWatch::note_silence(int worker, const std::vector<ClosurePtr>& closures,
+                                  Duration waited) {
+  Duration others = {};
+  for (const ClosurePtr& closure : closures) {
+    const Duration once = median_of_others(worker, closure->function->id).round_trip;
+    if (once == Duration()) return;  // No other worker has run this function.
+    others += once * closure->repeat;
+  }
+  if (!closures.empty()) note_waiting(worker, closures[0]->function->name, waited, others);
+}
 
 void StragglerWatch::note(int worker, uint32_t function, const std::string& name,
                           const Times& each) {

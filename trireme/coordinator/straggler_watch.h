@@ -2,11 +2,12 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
+#include <vector>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/mutex.h"
+#include "trireme/coordinator/closure.h"
 
 namespace trireme::internal {
 
@@ -19,6 +20,12 @@ class StragglerWatch {
     Duration busy = {};        // Time for which it keeps a worker busy.
     Duration round_trip = {};  // Time from sending it to its answer.
   };
+  // Notes that a worker has run these closures, each of which took `each`.
+  void note_batch(int worker, const std::vector<ClosurePtr>& closures, const Times& each);
+  // Notes that a worker has not answered for `waited`, and has these closures. Compares this with
+  // the time that other workers would take for all of them.
+  void note_silence(int worker, const std::vector<ClosurePtr>& closures, Duration waited);
+
   // Notes that a worker has run closures of a function, each of which took `each`.
   void note(int worker, uint32_t function, const std::string& name, const Times& each);
   // Returns the median of the times that other workers take for a closure of the function, or zero

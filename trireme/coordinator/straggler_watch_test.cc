@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <vector>
+
 namespace trireme::internal {
 namespace {
 
@@ -44,6 +47,26 @@ TEST(StragglerWatch, MarksAWorkerThatDoesNotAnswer) {
   EXPECT_TRUE(watch.is_slow(1));
   watch.forget(1);
   EXPECT_FALSE(watch.is_slow(1));
+}
+
+TEST(StragglerWatch, ComparesASilentWorkerWithTheTimeForAllItsClosures) {
+  const auto function = std::make_shared<ClosureFunction>();
+  function->id = 1;
+  function->name = "step";
+  std::vector<ClosurePtr> closures;
+  for (uint32_t repeat : {1, 3}) {
+    closures.push_back(std::make_shared<Closure>());
+    closures.back()->function = function;
+    closures.back()->repeat = repeat;
+  }
+  StragglerWatch watch;
+  watch.note_silence(1, closures, seconds(100));
+  EXPECT_FALSE(watch.is_slow(1)) << "no other worker has run the function";
+  watch.note_batch(0, closures, {seconds(1), seconds(1)});
+  watch.note_silence(1, closures, seconds(16));
+  EXPECT_FALSE(watch.is_slow(1)) << "the others take four seconds for four runs";
+  watch.note_silence(1, closures, seconds(18));
+  EXPECT_TRUE(watch.is_slow(1));
 }
 
 }  // namespace

@@ -26,7 +26,9 @@
 //
 // Health checks run only while the worker has work: an idle worker that is lost is noticed at the
 // next call. `watched_` ensures that one check is planned at a time, without a lock in watch(),
-// which is called for every batch. An answer within the last interval makes the check unnecessary.
+// which is called for every batch. An answer within the last interval puts the check off until an
+// interval after that answer. So a worker that freezes is lost within the interval and the time
+// limit of the check, counted from its last answer.
 namespace trireme::internal {
 namespace {
 
@@ -165,11 +167,12 @@ void WorkerConnection::note_progress() {
 // --- health checks ---
 
 void WorkerConnection::watch() {
-  if (!watched_.load(std::memory_order_relaxed) && !watched_.exchange(true)) check_health_later();
+  if (watched_.load(std::memory_order_relaxed) || watched_.exchange(true)) return;
+  check_health_at(after(kHealthCheckInterval));
 }
 
-void WorkerConnection::check_health_later() {
-  run_at(after(kHealthCheckInterval), [weak = weak_from_this()] {
+void WorkerConnection::check_health_at(Time time) {
+  run_at(time, [weak = weak_from_this()] {
     if (auto self = weak.lock()) self->check_health();
   });
 }
@@ -190,10 +193,10 @@ void WorkerConnection::check_health() {
   const auto listener = listener_.lock();
   if (listener == nullptr || !listener->has_work()) return;
   if (watched_.exchange(true)) return;  // watch() has planned a new check meanwhile.
-  const Time last_answer = last_answer_.load(std::memory_order_relaxed);
-  if (Clock::real().now() - last_answer < kHealthCheckInterval) return check_health_later();
+  const Time due = last_answer_.load(std::memory_order_relaxed) + kHealthCheckInterval;
+  if (Clock::real().now() < due) return check_health_at(due);
   listener->on_silence();
-  context_->health_checker->check(channel_, incarnation, after(kHealthCheckTimeout),
+  context_->health_checker->check(channel_, incarnation, {.limit = after(kHealthCheckTimeout)},
                                   [self = shared_from_this(), id](const absl::Status& answer) {
                                     if (indicates_lost_task(answer)) self->lose(id, answer);
                                     self->watched_ = false;

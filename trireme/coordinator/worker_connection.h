@@ -93,7 +93,7 @@ class WorkerConnection : public std::enable_shared_from_this<WorkerConnection> {
   void on_hello(ConnectionId id, const absl::StatusOr<Hello>& hello);
   void on_response(ConnectionId id, const Response& response);
   void try_again(ConnectionId id, const absl::Status& error);
-  void check_health_later();
+  void check_health_at(Time time);
   void check_health();
   // Ends the current connection and returns the stop source that cancels its calls.
   std::stop_source begin_next(Stage stage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,10 +1,13 @@
 #include "trireme/ps/kernels.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <exception>
 
 namespace trireme::internal {
 namespace {
@@ -127,6 +130,26 @@ bool adds_pieces(c10::ScalarType dtype) {
   return with_type(dtype, [](auto*) {});
 }
 
+bool can_add(c10::ScalarType dtype) {
+  if (adds_pieces(dtype)) return true;
+  // LibTorch does not say which dtypes its operators support, so a dtype is tried on its first use.
+  // Two threads may do that at the same time, with the same result.
+  enum Answer : char { kUnknown, kYes, kNo };
+  static std::atomic<Answer> known[static_cast<size_t>(c10::ScalarType::NumOptions)] = {};
+  std::atomic<Answer>& answer = known[static_cast<size_t>(dtype)];
+  if (answer == kUnknown) {
+    try {
+      const at::Tensor rows = at::zeros({2, 1}, dtype);
+      add_in_place(rows.clone(), rows);
+      add_rows(rows.clone(), at::zeros({2}, c10::kLong), rows);
+      answer = kYes;
+    } catch (const std::exception&) {
+      answer = kNo;
+    }
+  }
+  return answer == kYes;
+}
+
 void assign(const at::Tensor& target, const at::Tensor& values) {
   std::memcpy(target.data_ptr(), values.const_data_ptr(), target.nbytes());
 }
@@ -156,6 +179,7 @@ void assign_rows(const at::Tensor& target, const at::Tensor& ids, const at::Tens
 
 void gather_rows(const at::Tensor& source, const at::Tensor& ids, void* out) {
   const size_t bytes = row_bytes(source);
+  if (bytes == 0) return;
   const int64_t* id = data<int64_t>(ids);
   for (int64_t i = 0; i < ids.numel(); ++i) {
     std::memcpy(static_cast<char*>(out) + i * bytes, data<char>(source) + id[i] * bytes, bytes);

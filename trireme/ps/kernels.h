@@ -18,6 +18,9 @@ void add_in_place(const at::Tensor& target, const at::Tensor& delta);
 // which adds_pieces() returns true.
 void add_in_place(const at::Tensor& target, const ScatteredTensor& delta);
 bool adds_pieces(c10::ScalarType dtype);
+// Returns true if tensors and rows of this dtype can be added at all. Some dtypes, such as float8,
+// can only be assigned.
+bool can_add(c10::ScalarType dtype);
 void assign(const at::Tensor& target, const at::Tensor& values);
 
 // Change or copy the rows with these ids. Rows are along axis 0; ids are int64 and may repeat.

@@ -1,11 +1,14 @@
 #include "trireme/ps/parameter_server_backend.h"
 
 #include <algorithm>
+#include <chrono>
+#include <exception>
 #include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "trireme/base/clock.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/status.h"
 #include "trireme/capture/device_request.h"
@@ -15,6 +18,8 @@
 #include "trireme/optim/update_rule.h"
 #include "trireme/ps/parameter_servers.h"
 #include "trireme/ps/ps_step_run.h"
+#include "trireme/rpc/call_and_wait.h"
+#include "trireme/rpc/timer.h"
 
 // A step runs in the program itself: the backend pulls the variables that the step reads, replays
 // the operators on this machine, and pushes the updates, one round after the other. The derivation
@@ -27,12 +32,28 @@
 // records of all earlier ones. A push that failed here but is still on its way is rejected by the
 // servers once a later push has raised the watermark above it.
 //
+// A program that was stopped or cut off for longer than its lease finds its pushes rejected until
+// it has renewed the lease. Some servers may have applied their part of such a push, so the user
+// could not repeat it without applying that part twice. The backend therefore renews the lease and
+// repeats the push under the same identity, before the sequence ends. Changes outside of functions
+// are pushes for the same reason.
+//
 // Variables made by the program are only noted (adopt) and are created on the servers when one of
 // them is used. creation_mutex_ is held during that call: threads that need variables wait until
 // all of them exist. The two mutexes are never held together.
+//
+// The names of live variables are unique in a program. So a variable whose name was created before
+// is a new one, made after the first was gone, and must not get the values of the first. The same
+// holds for shards that a failed attempt has left on some of the servers: the next attempt deletes
+// them first.
 namespace trireme {
 namespace internal {
 namespace {
+
+// Time for which a push is repeated that servers reject, measured from the first rejection, and the
+// time between two attempts, in which the renewals of the lease are answered.
+constexpr auto kRepeatRejected = std::chrono::seconds(15);
+constexpr auto kRenewalTime = std::chrono::milliseconds(100);
 
 // State that a variable's record keeps for this backend.
 struct BackendState {
@@ -59,14 +80,25 @@ std::string stale_message(const PsVariable& variable) {
 
 }  // namespace
 
-ParameterServerBackend::ParameterServerBackend(std::unique_ptr<PsClient> client, ShardPlacer placer)
-    : client_(std::move(client)), writer_(new_incarnation()), placer_(std::move(placer)) {
-  throw_if_error(client_->begin_writer(writer_));
+ParameterServerBackend::ParameterServerBackend(std::unique_ptr<PsClient> client, ShardPlacer placer,
+                                               uint64_t largest_whole_gradient)
+    : client_(std::move(client)),
+      writer_(new_incarnation()),
+      largest_whole_gradient_(largest_whole_gradient),
+      placer_(std::move(placer)) {
+  check(client_->begin_writer(writer_));
 }
 
 ParameterServerBackend::~ParameterServerBackend() {
-  // Errors do not matter: a server that cannot be reached is lost together with its records.
-  client_->end_writer(writer_, std::chrono::seconds(2)).IgnoreError();
+  const bool unused = [&] {
+    MutexLock lock(creation_mutex_);
+    return created_.empty();
+  }();
+  // A program that fails, or that could not continue, does not end its job: the next one resumes.
+  if (std::uncaught_exceptions() > 0 || (unused && membership()->resumed())) {
+    membership()->keep_variables();
+  }
+  membership()->leave();  // ends the writer too
 }
 
 void ParameterServerBackend::adopt(const std::shared_ptr<VariableRecord>& variable) {
@@ -91,21 +123,40 @@ void ParameterServerBackend::create_pending_variables() {
   // A copy: if create() fails, the next attempt must place the variables in the same way.
   ShardPlacer placer = placer_;
   for (VariableLayout& layout : placer.place(specs)) {
-    made.push_back({std::move(layout), records[made.size()]->tensor.detach()});
+    const auto earlier = created_.find(layout.name);
+    made.push_back(
+        {.layout = std::move(layout),
+         .initial = records[made.size()]->tensor.detach(),
+         .replaces = earlier == created_.end() ? std::nullopt : std::optional(earlier->second)});
   }
-  const auto variables = value_or_throw(client_->create(made));
+  if (!leftovers_.empty()) check(client_->remove_leftovers(leftovers_));
+  for (const auto& variable : made) {
+    for (const auto& shard : variable.layout.shards) leftovers_[shard.server].insert(shard.name);
+  }
+  const auto result = client_->create(made);
+  // A program that cannot resume ends, and must not take the variables with it.
+  if (!result.ok() && membership()->resumed()) membership()->keep_variables();
+  const auto variables = checked(result);
   for (size_t i = 0; i < records.size(); ++i) {
+    created_.insert_or_assign(variables[i].name(), variables[i]);
     static_cast<BackendState*>(records[i]->backend_state.get())->variable = variables[i];
     // From now on the program's tensor is stale.
     lock_memory(records[i]->tensor, stale_message(variables[i]));
   }
   placer_ = std::move(placer);
   pending_.clear();
+  leftovers_.clear();
 }
 
 PsVariable ParameterServerBackend::ps_variable(const VariableRecord& variable) {
   create_pending_variables();
   return created_variable(variable);
+}
+
+void ParameterServerBackend::check_step(const FunctionStep& step) const {
+  std::vector<bool> on_servers;
+  for (const auto& variable : step.variables) on_servers.push_back(variable->backend != nullptr);
+  throw_if_error(make_ps_step(*step.plan, on_servers, largest_whole_gradient_).status());
 }
 
 std::vector<std::string> ParameterServerBackend::devices(const VariableRecord& variable) {
@@ -117,30 +168,39 @@ std::vector<std::string> ParameterServerBackend::devices(const VariableRecord& v
 }
 
 at::Tensor ParameterServerBackend::read(const VariableRecord& variable) {
-  return value_or_throw(client_->pull({{ps_variable(variable)}})).front();
+  return checked(client_->pull({{ps_variable(variable)}})).front();
 }
 
 std::vector<at::Tensor> ParameterServerBackend::read_all(const VariableRecords& variables) {
   std::vector<PsPull> pulls;
   for (const auto& variable : variables) pulls.push_back({ps_variable(*variable)});
-  return value_or_throw(client_->pull(std::move(pulls)));
+  return checked(client_->pull(std::move(pulls)));
 }
 
 void ParameterServerBackend::assign_all(const VariableRecords& variables,
                                         const std::vector<at::Tensor>& values) {
   const SuspendDeviceCheck own;
   std::vector<PsPush> writes;
+  // A module with tied weights has a variable under two names. The last value counts, as if they
+  // were assigned one after the other.
+  std::map<const VariableRecord*, size_t> places;
   for (size_t i = 0; i < variables.size(); ++i) {
-    writes.push_back({ps_variable(*variables[i]), Update::Kind::kAssign, {}, values[i].detach()});
+    PsPush write{ps_variable(*variables[i]), Update::Kind::kAssign, {}, values[i].detach()};
+    const auto [place, is_new] = places.try_emplace(variables[i].get(), writes.size());
+    if (is_new) {
+      writes.push_back(std::move(write));
+    } else {
+      writes[place->second] = std::move(write);
+    }
   }
-  throw_if_error(client_->write(std::move(writes)));
+  check(push_once(writes));
 }
 
 void ParameterServerBackend::change(const VariableRecord& variable, Change change,
                                     const at::Tensor& value) {
   const SuspendDeviceCheck own;
   const auto kind = change == Change::kAdd ? Update::Kind::kAdd : Update::Kind::kAssign;
-  throw_if_error(client_->write(
+  check(push_once(
       {{ps_variable(variable), kind, {}, value.detach().to(variable.tensor.scalar_type())}}));
 }
 
@@ -149,7 +209,7 @@ void ParameterServerBackend::set_optimizer(const VariableRecords& variables,
                                            const std::map<std::string, double>& options) {
   std::vector<PsVariable> there;
   for (const auto& variable : variables) there.push_back(ps_variable(*variable));
-  throw_if_error(client_->set_optimizer(there, *make_rule(rule, options)));
+  check(client_->set_optimizer(there, *make_rule(rule, options)));
 }
 
 void ParameterServerBackend::push_gradients(const VariableRecords& variables,
@@ -159,11 +219,38 @@ void ParameterServerBackend::push_gradients(const VariableRecords& variables,
     pushes.push_back(
         {ps_variable(*variables[i]), Update::Kind::kGradient, {}, gradients[i].detach()});
   }
+  check(push_once(pushes, lr));
+}
+
+absl::Status ParameterServerBackend::push(const std::vector<PsPush>& pushes, const PushId& id,
+                                          std::optional<double> lr) {
+  std::optional<Time> limit;
+  for (;;) {
+    const absl::Status status =
+        client_->push(pushes, {.id = id, .watermark = watermark(), .lr = lr});
+    if (error_code(status) != ErrorCode::kAborted || !membership()->status().ok()) return status;
+    if (!limit) limit = after(kRepeatRejected);
+    if (Clock::real().now() >= *limit) {
+      return make_status(
+          ErrorCode::kAborted,
+          absl::StrCat(std::string(status.message()),
+                       ". The program has tried to renew its lease for ",
+                       format_duration(kRepeatRejected),
+                       ". Other servers may have applied their part of the update; do not repeat "
+                       "it, which would apply that part twice, but start the program again"),
+          error_origin(status));
+    }
+    membership()->renew();
+    call_and_wait<bool>([](auto done) { run_at(after(kRenewalTime), [done] { done(true); }); });
+  }
+}
+
+absl::Status ParameterServerBackend::push_once(const std::vector<PsPush>& pushes,
+                                               std::optional<double> lr) {
   const uint64_t sequence = begin_sequence();
-  const absl::Status status =
-      client_->push(pushes, {.id = {writer_, sequence, 0}, .watermark = watermark(), .lr = lr});
+  const absl::Status status = push(pushes, {writer_, sequence, 0}, lr);
   end_sequence(sequence);
-  throw_if_error(status);
+  return status;
 }
 
 uint64_t ParameterServerBackend::begin_sequence() {
@@ -192,8 +279,8 @@ std::shared_ptr<const PsStep> ParameterServerBackend::program_of(
       return found->second.program;
     }
   }
-  auto program =
-      std::make_shared<const PsStep>(value_or_throw(make_ps_step(*step.plan, on_servers)));
+  auto program = std::make_shared<const PsStep>(
+      value_or_throw(make_ps_step(*step.plan, on_servers, largest_whole_gradient_)));
   MutexLock lock(mutex_);
   std::erase_if(programs_, [](const auto& cached) { return cached.second.plan.expired(); });
   programs_[step.plan.get()] = {step.plan, program};
@@ -222,7 +309,7 @@ std::vector<at::Tensor> ParameterServerBackend::run(const FunctionStep& step,
 
   std::vector<PsPull> pulls = value_or_throw(run.pulls());
   std::vector<at::Tensor> pulled;
-  if (!pulls.empty()) pulled = value_or_throw(client_->pull(std::move(pulls)));
+  if (!pulls.empty()) pulled = checked(client_->pull(std::move(pulls)));
   for (size_t i = 0; i < step.variables.size(); ++i) {
     if (program->plan->variable_written[i]) ++step.variables[i]->replays;
   }
@@ -231,12 +318,10 @@ std::vector<at::Tensor> ParameterServerBackend::run(const FunctionStep& step,
   absl::Status status;
   for (size_t round = 0; round < run.rounds() && status.ok(); ++round) {
     status =
-        client_->push(run.pushes(round), {.id = {writer_, sequence, static_cast<uint32_t>(round)},
-                                          .watermark = watermark(),
-                                          .lr = run.lr(round)});
+        push(run.pushes(round), {writer_, sequence, static_cast<uint32_t>(round)}, run.lr(round));
   }
   end_sequence(sequence);
-  throw_if_error(with_origin(status, {"", absl::StrCat("function '", step.function, "'")}));
+  check(with_origin(status, {"", absl::StrCat("function '", step.function, "'")}));
   if (replay.trace != nullptr) std::ofstream(options.trace_file) << trace.chrome_json();
   return run.results();
 }
@@ -247,20 +332,28 @@ namespace {
 
 std::shared_ptr<internal::ParameterServerBackend> connect(const ClusterSpec& spec,
                                                           const ParameterServersOptions& options) {
+  if (!options.job.empty()) throw_if_error(check_job_id(options.job));
+  const Time deadline = after(options.connect_timeout);
   auto client = value_or_throw(
       PsClient::connect({.spec = spec,
                          .container = options.container,
                          .credentials = value_or_throw(Credentials::of_program(options.certs))},
-                        after(options.connect_timeout)));
+                        deadline));
+  throw_if_error(client->join(
+      {.id = options.job, .resume = options.resume, .keep = options.keep, .lease = options.lease},
+      deadline));
   const int servers = client->servers();
   return std::make_shared<internal::ParameterServerBackend>(
-      std::move(client), ShardPlacer(servers, options.placement, options.partitioner));
+      std::move(client), ShardPlacer(servers, options.placement, options.partitioner),
+      options.largest_whole_gradient);
 }
 
 }  // namespace
 
+// Variables keep their backend alive, and the registry keeps the variables of modules until it
+// looks for those that are gone (variable_registry.cc).
 ParameterServers::ParameterServers(const ClusterSpec& spec, ParameterServersOptions options)
-    : backend_(connect(spec, options)) {}
+    : last_(nullptr, [](void*) { internal::live_variables(); }), backend_(connect(spec, options)) {}
 
 ParameterServers::Scope::Scope(std::unique_ptr<internal::BackendScope> scope)
     : scope_(std::move(scope)) {}

@@ -1,13 +1,17 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "trireme/base/mutex.h"
+#include "trireme/base/status.h"
 #include "trireme/capture/variable_backend.h"
 #include "trireme/ps/layout.h"
 #include "trireme/ps/ps_client.h"
@@ -21,7 +25,11 @@ namespace trireme::internal {
 class ParameterServerBackend final : public VariableBackend {
  public:
   // Registers a writer with the servers for the pushes of this program. Throws Error if that fails.
-  ParameterServerBackend(std::unique_ptr<PsClient> client, ShardPlacer placer);
+  // The client must have joined a job. `largest_whole_gradient` is a limit of make_ps_step().
+  ParameterServerBackend(std::unique_ptr<PsClient> client, ShardPlacer placer,
+                         uint64_t largest_whole_gradient);
+  // Leaves the job. The servers keep its variables if an exception is in flight, or if the program
+  // resumed the job and could not use the variables.
   ~ParameterServerBackend() override;
 
   void adopt(const std::shared_ptr<VariableRecord>& variable) override;
@@ -40,12 +48,30 @@ class ParameterServerBackend final : public VariableBackend {
   void assign_all(const VariableRecords& variables, const std::vector<at::Tensor>& values);
 
   PsClient& client() { return *client_; }
+  // Returns the program's part in its job; never null.
+  const std::shared_ptr<JobMembership>& membership() const { return client_->membership(); }
+  // Throws Error if the step cannot run with variables on the servers (make_ps_step).
+  void check_step(const FunctionStep& step) const;
   // Returns the variable on the servers, and creates it there if necessary.
   PsVariable ps_variable(const VariableRecord& variable);
 
  private:
+  // Throws the error of an operation. If a newer program has taken over the job, throws that.
+  void check(const absl::Status& status) const { throw_if_error(membership()->explain(status)); }
+  template <typename T>
+  T checked(absl::StatusOr<T> result) const {
+    check(result.status());
+    return *std::move(result);
+  }
+
   // Creates all adopted variables that are not on the servers yet.
   void create_pending_variables();
+  // Pushes updates as one round of a sequence. Repeats the push under the same identity while
+  // servers reject it because the program's lease has run out there.
+  absl::Status push(const std::vector<PsPush>& pushes, const PushId& id, std::optional<double> lr);
+  // Pushes updates as a sequence of their own.
+  absl::Status push_once(const std::vector<PsPush>& pushes,
+                         std::optional<double> lr = std::nullopt);
   // Allocates a sequence number for the pushes of one step. It is in flight until end_sequence().
   uint64_t begin_sequence();
   void end_sequence(uint64_t sequence);
@@ -57,10 +83,16 @@ class ParameterServerBackend final : public VariableBackend {
 
   const std::unique_ptr<PsClient> client_;
   const uint64_t writer_;  // identifies this program's pushes
+  const uint64_t largest_whole_gradient_;
 
   Mutex creation_mutex_;  // held while variables are created on the servers
   ShardPlacer placer_ ABSL_GUARDED_BY(creation_mutex_);
   std::vector<std::weak_ptr<VariableRecord>> pending_ ABSL_GUARDED_BY(creation_mutex_);
+  // Variables that were created, by name. A name is made again only after its variable is gone from
+  // the program, and then the new variable replaces the old one.
+  std::map<std::string, PsVariable> created_ ABSL_GUARDED_BY(creation_mutex_);
+  // Shards that failed attempts to create variables may have left on the servers.
+  PsClient::ShardNames leftovers_ ABSL_GUARDED_BY(creation_mutex_);
 
   Mutex mutex_;
   struct CachedProgram {

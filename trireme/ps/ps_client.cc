@@ -1,15 +1,18 @@
 #include "trireme/ps/ps_client.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/ps/job_list.h"
 #include "trireme/ps/packing.h"
+#include "trireme/ps/resumed_variables.h"
 #include "trireme/ps/shard_rows.h"
 #include "trireme/ps/sharded_pull.h"
 #include "trireme/ps/sharded_push.h"
-#include "trireme/ps/variable_service.h"
+#include "trireme/ps/variable_methods.h"
 #include "trireme/ps/variables.pb.h"
 #include "trireme/rpc/call_and_wait.h"
 #include "trireme/rpc/connect.h"
@@ -77,7 +80,7 @@ absl::StatusOr<std::unique_ptr<PsClient>> PsClient::connect(PsClientOptions opti
   for (int i = 0; i < servers; ++i) {
     const TaskId task{"ps", i};
     client->channels_.push_back(
-        std::make_unique<Channel>(ChannelOptions{.address = client->options_.spec.address(task),
+        std::make_shared<Channel>(ChannelOptions{.address = client->options_.spec.address(task),
                                                  .task = task.to_string(),
                                                  .caller_task = client->options_.caller_task,
                                                  .credentials = client->options_.credentials,
@@ -95,6 +98,20 @@ absl::StatusOr<std::unique_ptr<PsClient>> PsClient::connect(PsClientOptions opti
                        {client->channels_[i]->task(), ""});
   }
   return client;
+}
+
+absl::Status PsClient::join(const JobOptions& options, Time deadline) {
+  TRIREME_ASSIGN_OR_RETURN(membership_, JobMembership::join(options, channels_, deadline));
+  job_ = membership_->job();
+  return absl::OkStatus();
+}
+
+template <typename Body>
+void PsClient::set_scope(Body& body) const {
+  VariableScopeDef& scope = *body.mutable_scope();
+  scope.set_job(job_.id);
+  scope.set_generation(job_.generation);
+  scope.set_container(options_.container);
 }
 
 std::vector<uint64_t> PsClient::incarnations() const {
@@ -125,8 +142,45 @@ std::vector<TargetedCall> PsClient::make_calls(Requests requests,
   return calls;
 }
 
+absl::StatusOr<std::map<int, LookupVariablesResponse>> PsClient::find_shards(
+    std::map<int, LookupVariablesRequest>& bodies) const {
+  for (auto& [server, body] : bodies) {
+    set_scope(body);
+    body.set_allow_missing(true);
+  }
+  TRIREME_ASSIGN_OR_RETURN(
+      const Responses responses,
+      call_all(kLookupVariables, make_calls(requests_of(bodies), call_options(0, true))));
+  return answers_by_server<LookupVariablesResponse>(bodies, responses);
+}
+
+absl::Status PsClient::check_resumed(const std::vector<PlacedVariable>& variables) {
+  std::map<int, LookupVariablesRequest> bodies;
+  for (const PlacedVariable& variable : variables) {
+    if (variable.replaces) continue;
+    for (const Shard& shard : variable.layout.shards) bodies[shard.server].add_names(shard.name);
+  }
+  TRIREME_ASSIGN_OR_RETURN(const auto answers, find_shards(bodies));
+  std::vector<internal::ResumedShard> shards;
+  for (const auto& [server, body] : bodies) {
+    for (int i = 0; i < body.names_size(); ++i) {
+      const LookupVariablesResponse& answer = answers.at(server);
+      shards.push_back({body.names(i), server, answer.handles(i) == 0 ? 0 : answer.generations(i)});
+    }
+  }
+  return internal::check_not_mixed(job_, shards, membership_->since());
+}
+
 absl::StatusOr<std::vector<PsVariable>> PsClient::create(
     const std::vector<PlacedVariable>& variables) {
+  std::vector<PsVariable> replaced;
+  for (const PlacedVariable& variable : variables) {
+    if (variable.replaces) replaced.push_back(*variable.replaces);
+  }
+  if (!replaced.empty()) TRIREME_RETURN_IF_ERROR(remove(replaced));
+  if (membership_ != nullptr && membership_->resumed()) {
+    TRIREME_RETURN_IF_ERROR(check_resumed(variables));
+  }
   std::map<int, CreateVariablesRequest> bodies;
   std::map<int, std::vector<at::Tensor>> contents;
   uint64_t bytes = 0;
@@ -145,7 +199,6 @@ absl::StatusOr<std::vector<PsVariable>> PsClient::create(
     }
     for (const Shard& shard : layout.shards) {
       CreateVariablesRequest& body = bodies[shard.server];
-      body.set_container(options_.container);
       auto& made = *body.add_variables();
       set_shape(internal::shard_shape(layout, shard), shard.name, *made.mutable_shape());
       if (initial.defined()) {
@@ -157,7 +210,9 @@ absl::StatusOr<std::vector<PsVariable>> PsClient::create(
     }
   }
   Requests requests;
-  for (const auto& [server, body] : bodies) {
+  for (auto& [server, body] : bodies) {
+    set_scope(body);
+    body.set_member(member());
     requests.push_back({server, make_message(body, internal::pack(contents[server]))});
   }
   TRIREME_ASSIGN_OR_RETURN(
@@ -177,12 +232,34 @@ absl::StatusOr<std::vector<PsVariable>> PsClient::create(
   return result;
 }
 
+absl::Status PsClient::remove_leftovers(const ShardNames& shards) {
+  TRIREME_ASSIGN_OR_RETURN(const std::vector<ListedJob> jobs,
+                           list_jobs(*channels_.front(), call_options(0, true).deadline));
+  const auto listed = std::ranges::find(jobs, job_.id, &ListedJob::job);
+  if (listed != jobs.end() && listed->members > 1) return absl::OkStatus();
+  std::map<int, LookupVariablesRequest> bodies;
+  for (const auto& [server, names] : shards) {
+    for (const std::string& name : names) bodies[server].add_names(name);
+  }
+  TRIREME_ASSIGN_OR_RETURN(const auto answers, find_shards(bodies));
+  std::map<int, DeleteVariablesRequest> deletions;
+  for (const auto& [server, answer] : answers) {
+    for (int i = 0; i < answer.handles_size(); ++i) {
+      const bool is_own = answer.generations(i) == job_.generation && answer.members(i) == member();
+      if (answer.handles(i) != 0 && is_own) deletions[server].add_handles(answer.handles(i));
+    }
+  }
+  for (auto& [server, body] : deletions) set_scope(body);
+  return call_all(kDeleteVariables, make_calls(requests_of(deletions), call_options(0, false)))
+      .status();
+}
+
 absl::StatusOr<std::vector<PsVariable>> PsClient::open(const std::vector<VariableLayout>& layouts) {
   std::map<int, LookupVariablesRequest> bodies;
   for (const VariableLayout& layout : layouts) {
     for (const Shard& shard : layout.shards) bodies[shard.server].add_names(shard.name);
   }
-  for (auto& [server, body] : bodies) body.set_container(options_.container);
+  for (auto& [server, body] : bodies) set_scope(body);
   TRIREME_ASSIGN_OR_RETURN(
       const Responses responses,
       call_all(kLookupVariables, make_calls(requests_of(bodies), call_options(0, true))));
@@ -221,6 +298,7 @@ absl::Status PsClient::set_optimizer(const std::vector<PsVariable>& variables,
     }
   }
   for (auto& [server, body] : bodies) {
+    set_scope(body);
     body.set_rule(rule.name());
     for (const auto& [name, value] : rule.options()) (*body.mutable_options())[name] = value;
   }
@@ -230,11 +308,12 @@ absl::Status PsClient::set_optimizer(const std::vector<PsVariable>& variables,
 absl::Status PsClient::remove(const std::vector<PsVariable>& variables) {
   std::map<int, DeleteVariablesRequest> bodies;
   for (const PsVariable& variable : variables) {
-    for (const Shard& shard : variable.layout().shards) {
-      bodies[shard.server].add_names(shard.name);
+    const auto& shards = variable.layout().shards;
+    for (size_t i = 0; i < shards.size(); ++i) {
+      bodies[shards[i].server].add_handles(variable.handle(i));
     }
   }
-  for (auto& [server, body] : bodies) body.set_container(options_.container);
+  for (auto& [server, body] : bodies) set_scope(body);
   return call_all(kDeleteVariables, make_calls(requests_of(bodies), call_options(0, false)))
       .status();
 }
@@ -248,17 +327,19 @@ absl::Status PsClient::broadcast(const char* method, const Body& body, const Cal
 
 absl::Status PsClient::drop_container() {
   DropContainerRequest request;
-  request.set_container(options_.container);
+  set_scope(request);
   return broadcast(kDropContainer, request, call_options(0, false));
 }
 
 absl::Status PsClient::begin_writer(uint64_t writer) {
+  if (membership_ != nullptr) return membership_->begin_writer(writer);
   BeginWriterRequest request;
   request.set_writer(writer);
   return broadcast(kBeginWriter, request, call_options(0, false));
 }
 
 absl::Status PsClient::end_writer(uint64_t writer, Duration timeout) {
+  if (membership_ != nullptr) return membership_->end_writer(writer, timeout);
   EndWriterRequest request;
   request.set_writer(writer);
   CallOptions options = call_options(0, false);
@@ -267,7 +348,7 @@ absl::Status PsClient::end_writer(uint64_t writer, Duration timeout) {
   return broadcast(kEndWriter, request, options);
 }
 
-void PsClient::pull(std::vector<PsPull> pulls, Done<std::vector<at::Tensor>> done) {
+void PsClient::start_pull(std::vector<PsPull> pulls, bool with_versions, Done<Pulled> done) {
   absl::StatusOr<ShardedPull> split = ShardedPull::split(std::move(pulls));
   if (!split.ok()) return done(split.status());
   // Large slices of sharded variables are received straight into the result. Not under injected
@@ -275,11 +356,26 @@ void PsClient::pull(std::vector<PsPull> pulls, Done<std::vector<at::Tensor>> don
   Requests requests = split->make_requests(/*in_place=*/options_.faults == nullptr);
   const CallOptions options = call_options(split->bytes(), split->has_large_response());
   call_all(kPullVariables, make_calls(std::move(requests), options),
-           [pull = *std::move(split),
+           [pull = *std::move(split), with_versions,
             done = std::move(done)](absl::StatusOr<Responses> responses) mutable {
-             if (!responses.ok()) return done(responses.status());
-             done(pull.assemble(*responses));
+             done([&]() -> absl::StatusOr<Pulled> {
+               TRIREME_RETURN_IF_ERROR(responses.status());
+               Pulled pulled;
+               if (with_versions) {
+                 TRIREME_ASSIGN_OR_RETURN(pulled.versions, pull.versions(*responses));
+               }
+               TRIREME_ASSIGN_OR_RETURN(pulled.values, pull.assemble(*responses));
+               return pulled;
+             }());
            });
+}
+
+void PsClient::pull(std::vector<PsPull> pulls, Done<std::vector<at::Tensor>> done) {
+  start_pull(std::move(pulls), /*with_versions=*/false,
+             [done = std::move(done)](absl::StatusOr<Pulled> pulled) mutable {
+               if (!pulled.ok()) return done(pulled.status());
+               done(std::move(pulled->values));
+             });
 }
 
 absl::StatusOr<std::vector<at::Tensor>> PsClient::pull(std::vector<PsPull> pulls) {
@@ -287,15 +383,33 @@ absl::StatusOr<std::vector<at::Tensor>> PsClient::pull(std::vector<PsPull> pulls
       [&](Done<std::vector<at::Tensor>> done) { pull(std::move(pulls), std::move(done)); });
 }
 
-void PsClient::push(const std::vector<PsPush>& pushes, const PushOptions& options,
-                    absl::AnyInvocable<void(absl::Status)> done) {
+absl::StatusOr<PsClient::Pulled> PsClient::pull_with_versions(std::vector<PsPull> pulls) {
+  return call_and_wait<absl::StatusOr<Pulled>>([&](Done<Pulled> done) {
+    start_pull(std::move(pulls), /*with_versions=*/true, std::move(done));
+  });
+}
+
+void PsClient::start_push(const std::vector<PsPush>& pushes, const PushOptions& options,
+                          bool with_versions, Done<std::vector<ShardVersions>> done) {
   absl::StatusOr<ShardedPush> split = ShardedPush::split(pushes);
   if (!split.ok()) return done(split.status());
-  call_all(kPushVariables,
-           make_calls(split->make_requests(options), call_options(split->bytes(), false)),
-           [done = std::move(done)](absl::StatusOr<Responses> responses) mutable {
-             done(responses.status());
+  std::vector<TargetedCall> calls =
+      make_calls(split->make_requests(options), call_options(split->bytes(), false));
+  call_all(kPushVariables, std::move(calls),
+           [push = *std::move(split), with_versions,
+            done = std::move(done)](absl::StatusOr<Responses> responses) mutable {
+             if (!responses.ok()) return done(responses.status());
+             if (!with_versions) return done(std::vector<ShardVersions>());
+             done(push.versions(*responses));
            });
+}
+
+void PsClient::push(const std::vector<PsPush>& pushes, const PushOptions& options,
+                    absl::AnyInvocable<void(absl::Status)> done) {
+  start_push(pushes, options, /*with_versions=*/false,
+             [done = std::move(done)](absl::StatusOr<std::vector<ShardVersions>> pushed) mutable {
+               done(pushed.status());
+             });
 }
 
 absl::Status PsClient::push(const std::vector<PsPush>& pushes, const PushOptions& options) {
@@ -303,11 +417,12 @@ absl::Status PsClient::push(const std::vector<PsPush>& pushes, const PushOptions
       [&](absl::AnyInvocable<void(absl::Status)> done) { push(pushes, options, std::move(done)); });
 }
 
-absl::Status PsClient::write(const std::vector<PsPush>& writes) {
-  TRIREME_ASSIGN_OR_RETURN(ShardedPush split, ShardedPush::split(writes));
-  return call_all(kWriteVariables,
-                  make_calls(split.make_requests({}), call_options(split.bytes(), false)))
-      .status();
+absl::StatusOr<std::vector<ShardVersions>> PsClient::push_with_versions(
+    const std::vector<PsPush>& pushes, const PushOptions& options) {
+  return call_and_wait<absl::StatusOr<std::vector<ShardVersions>>>(
+      [&](Done<std::vector<ShardVersions>> done) {
+        start_push(pushes, options, /*with_versions=*/true, std::move(done));
+      });
 }
 
 }  // namespace trireme

@@ -4,7 +4,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +17,8 @@
 #include "trireme/base/clock.h"
 #include "trireme/cluster/cluster_spec.h"
 #include "trireme/optim/update_rule.h"
+#include "trireme/ps/job_key.h"
+#include "trireme/ps/job_membership.h"
 #include "trireme/ps/layout.h"
 #include "trireme/ps/ps_variable.h"
 #include "trireme/ps/server_request.h"
@@ -22,11 +27,17 @@
 
 namespace trireme {
 
+class LookupVariablesRequest;
+class LookupVariablesResponse;
+
 struct PsClientOptions {
   ClusterSpec spec;  // cluster whose ps tasks are the servers
   // Expected incarnations of the servers, in the order of the tasks. Empty accepts any.
   std::vector<uint64_t> incarnations = {};
-  // Namespace of the variables on the servers.
+  // Job that the variables belong to, for a worker that uses the variables of a client program. A
+  // client program calls join() instead. Without a job, variables stay until they are deleted.
+  JobKey job = {};
+  // Namespace of the variables within the job.
   std::string container = "default";
   Credentials credentials = Credentials::loopback();
   std::string caller_task = {};  // name of the task that uses the client; empty for a program
@@ -50,6 +61,12 @@ class PsClient {
   // variables, and calls to it fail with INCARNATION_CHANGED.
   static absl::StatusOr<std::unique_ptr<PsClient>> connect(PsClientOptions options, Time deadline);
 
+  // Takes part in a job from now on; must be called before any other operation. Blocks until it is
+  // decided whether earlier programs of the job are alive, but not beyond `deadline`.
+  absl::Status join(const JobOptions& options, Time deadline);
+  // Returns the client's part in its job; null if it has not joined one.
+  const std::shared_ptr<JobMembership>& membership() const { return membership_; }
+
   int servers() const { return static_cast<int>(channels_.size()); }
   // Returns the incarnations of the servers, in the order of the tasks.
   std::vector<uint64_t> incarnations() const;
@@ -59,10 +76,20 @@ class PsClient {
     VariableLayout layout;
     at::Tensor initial = {};  // initial contents; if undefined, `fill` is used and nothing is sent
     double fill = 0;          // initial value of every element
+    // Variable of the same name that this one replaces: it is deleted first.
+    std::optional<PsVariable> replaces = std::nullopt;
   };
   // Creates variables. The first client to create a variable initialises it: one that exists keeps
-  // its contents. Fails with ALREADY_EXISTS if one exists with another shape or dtype.
+  // its contents. Fails with ALREADY_EXISTS if one exists with another shape or dtype. If the job
+  // was resumed, all variables must exist since an earlier generation, or none; otherwise fails
+  // with FAILED_PRECONDITION and creates nothing (resumed_variables.h).
   absl::StatusOr<std::vector<PsVariable>> create(const std::vector<PlacedVariable>& variables);
+  // Names of shards, by server.
+  using ShardNames = std::map<int, std::set<std::string>>;
+  // Deletes those of the shards that this program has created: shards that create() has left behind
+  // when it failed. Shards of earlier generations and of other programs are left alone. Deletes
+  // nothing if other programs take part in the job, since they may use the shards.
+  absl::Status remove_leftovers(const ShardNames& shards);
   // Finds variables that another client created with these layouts. Fails if one does not exist or
   // has another shape or dtype.
   absl::StatusOr<std::vector<PsVariable>> open(const std::vector<VariableLayout>& layouts);
@@ -71,7 +98,7 @@ class PsClient {
   // has another one.
   absl::Status set_optimizer(const std::vector<PsVariable>& variables,
                              const internal::UpdateRule& rule);
-  // Deletes variables from the servers, for all clients.
+  // Deletes variables from the servers, for all clients. Variables that are gone are ignored.
   absl::Status remove(const std::vector<PsVariable>& variables);
   // Deletes all variables of the client's container.
   absl::Status drop_container();
@@ -82,15 +109,24 @@ class PsClient {
   absl::StatusOr<std::vector<at::Tensor>> pull(std::vector<PsPull> pulls);
   void pull(std::vector<PsPull> pulls, Done<std::vector<at::Tensor>> done);
 
+  // Contents of variables, and the versions of their shards at which they were read.
+  struct Pulled {
+    std::vector<at::Tensor> values;
+    std::vector<ShardVersions> versions;  // one entry for each pull
+  };
+  // Does the same as pull(), and returns the versions too.
+  absl::StatusOr<Pulled> pull_with_versions(std::vector<PsPull> pulls);
+
   // Pushes updates. A server applies a push once per shard, however often it is sent and whichever
   // client sends it. Fails with ABORTED if the push is already decided: its writer has ended or has
   // moved its watermark past it. The tensors must not change until the push is done.
   absl::Status push(const std::vector<PsPush>& pushes, const PushOptions& options);
   void push(const std::vector<PsPush>& pushes, const PushOptions& options,
             absl::AnyInvocable<void(absl::Status)> done);
-  // Applies updates without an identity. Each call applies them once, retries included, but a
-  // second call with the same updates applies them again.
-  absl::Status write(const std::vector<PsPush>& writes);
+  // Does the same as push(), and returns for each update the versions of the variable's shards
+  // after it. If the push is a repetition, these are their versions now, which may be higher.
+  absl::StatusOr<std::vector<ShardVersions>> push_with_versions(const std::vector<PsPush>& pushes,
+                                                                const PushOptions& options);
 
   // Registers a writer with all servers, and removes it again. Servers accept pushes of a writer
   // only between the two. end_writer() does not retry, so that a lost server does not delay it.
@@ -100,18 +136,36 @@ class PsClient {
  private:
   using Requests = std::vector<internal::ServerRequest>;
 
-  explicit PsClient(PsClientOptions options) : options_(std::move(options)) {}
+  explicit PsClient(PsClientOptions options) : options_(std::move(options)), job_(options_.job) {}
 
   // Returns options for calls that carry `bytes` in all.
   CallOptions call_options(uint64_t bytes, bool large_response) const;
   // Addresses each request to the channel of its server.
   std::vector<TargetedCall> make_calls(Requests requests, const CallOptions& options) const;
+  // Start a pull or a push and call `done` with its results. Their versions are empty unless
+  // `with_versions`: reading them takes time that most callers need not spend.
+  void start_pull(std::vector<PsPull> pulls, bool with_versions, Done<Pulled> done);
+  void start_push(const std::vector<PsPush>& pushes, const PushOptions& options, bool with_versions,
+                  Done<std::vector<ShardVersions>> done);
   // Sends the same request to every server.
   template <typename Body>
   absl::Status broadcast(const char* method, const Body& body, const CallOptions& options);
 
+  // Returns the number of this program in its job; 0 without one.
+  uint64_t member() const { return membership_ == nullptr ? 0 : membership_->member(); }
+  // Sets the scope of the names in a request.
+  template <typename Body>
+  void set_scope(Body& body) const;
+  // Looks up names at each server, some of which may not exist. Sets the rest of the requests.
+  absl::StatusOr<std::map<int, LookupVariablesResponse>> find_shards(
+      std::map<int, LookupVariablesRequest>& bodies) const;
+  // Returns the error if some of the variables exist since an earlier generation and others do not.
+  absl::Status check_resumed(const std::vector<PlacedVariable>& variables);
+
   const PsClientOptions options_;
-  std::vector<std::unique_ptr<Channel>> channels_;
+  std::vector<std::shared_ptr<Channel>> channels_;
+  JobKey job_;                                 // constant after join()
+  std::shared_ptr<JobMembership> membership_;  // constant after join()
 };
 
 }  // namespace trireme

@@ -12,6 +12,7 @@
 #include <future>
 #include <thread>
 
+#include "trireme/base/ids.h"
 #include "trireme/ps/test_servers.h"
 #include "trireme/rpc/fault_injector.h"
 
@@ -33,6 +34,13 @@ PsVariable make(PsClient& client, const std::string& name, const at::Tensor& ini
 
 at::Tensor pull(PsClient& client, const PsVariable& variable, const at::Tensor& rows = {}) {
   return value_or_throw(client.pull({{variable, rows}}))[0];
+}
+
+// Pushes with a writer of its own.
+absl::Status push_once(PsClient& client, const std::vector<PsPush>& pushes) {
+  const uint64_t writer = new_incarnation();
+  throw_if_error(client.begin_writer(writer));
+  return client.push(pushes, {.id = {writer, 1, 0}});
 }
 
 at::Tensor ids(std::vector<int64_t> values) {
@@ -86,18 +94,19 @@ TEST(PsClient, PullsAndPushesRows) {
   pull(*client, table, ids({0, 1}));
   EXPECT_EQ(servers.calls("Pull"), before + 1) << "only the shard that has these rows";
 
-  throw_if_error(
-      client->write({{.variable = table, .rows = ids({2, 9, 2}), .values = at::ones({3, 3})}}));
+  throw_if_error(push_once(
+      *client, {{.variable = table, .rows = ids({2, 9, 2}), .values = at::ones({3, 3})}}));
   at::Tensor expected = initial.clone();
   expected[2] += 2;
   expected[9] += 1;
   EXPECT_TRUE(pull(*client, table).equal(expected));
   const at::Tensor sparse =
       at::sparse_coo_tensor(ids({5, 6}).unsqueeze(0), at::ones({2, 3}), {10, 3}, at::kFloat);
-  throw_if_error(client->write({{.variable = table, .values = sparse}}));
+  throw_if_error(push_once(*client, {{.variable = table, .values = sparse}}));
   expected[5] += 1;
   expected[6] += 1;
-  throw_if_error(client->write(
+  throw_if_error(push_once(
+      *client,
       {{.variable = table, .kind = Kind::kAssign, .rows = ids({1}), .values = at::zeros({1, 3})}}));
   expected[1].fill_(0);
   EXPECT_TRUE(pull(*client, table).equal(expected));
@@ -108,7 +117,7 @@ TEST(PsClient, OpensVariablesOfAnotherClientByTheirLayout) {
   const auto chief = servers.client(), worker = servers.client();
   const PsVariable made = make(*chief, "w", at::ones({6, 2}), 3);
   const PsVariable found = value_or_throw(worker->open({made.layout()}))[0];
-  throw_if_error(worker->write({{.variable = found, .values = at::ones({6, 2})}}));
+  throw_if_error(push_once(*worker, {{.variable = found, .values = at::ones({6, 2})}}));
   EXPECT_TRUE(pull(*chief, made).equal(at::full({6, 2}, 2.0)));
   // The first client to create a variable initialises it.
   const PsVariable again = make(*worker, "w", at::zeros({6, 2}), 3);
@@ -254,22 +263,33 @@ TEST(PsClient, AppliesLargeUpdatesOfAllKinds) {
                               {.id = {kWriter, 1, 0}}));
   EXPECT_TRUE(pull(*client, large).equal(values.mul(3)));
   EXPECT_TRUE(pull(*client, trained).equal(at::zeros({3 << 20})));
-  throw_if_error(client->write({{.variable = large, .kind = Kind::kAssign, .values = values}}));
+  throw_if_error(
+      push_once(*client, {{.variable = large, .kind = Kind::kAssign, .values = values}}));
   EXPECT_TRUE(pull(*client, large).equal(values));
-  EXPECT_THAT(describe(client->write({{.variable = large, .values = at::ones({2 << 20})}})),
+  EXPECT_THAT(describe(push_once(*client, {{.variable = large, .values = at::ones({2 << 20})}})),
               HasSubstr("the update is float32 [2097152], but it must be float32 [3145728]"));
 }
 
 TEST(PsClient, PullsBeyondTheBudgetWaitAndSucceed) {
-  TestServers servers(1, {.pull_bytes = 8 << 20});
+  constexpr int kPulls = 12;
+  TestServers servers(1, {.pull_bytes = 6 << 20});  // room for one pull of 4 MiB
   const auto client = servers.client();
   const PsVariable w = make(*client, "w", at::ones({1 << 20}));
-  std::vector<std::shared_ptr<std::promise<at::Tensor>>> pulled(12);
-  for (auto& result : pulled) {
-    result = std::make_shared<std::promise<at::Tensor>>();
-    client->pull({{w}}, [result](absl::StatusOr<std::vector<at::Tensor>> tensors) {
-      result->set_value(value_or_throw(std::move(tensors))[0]);
-    });
+  const auto hosted = value_or_throw(servers.context(0).variables->find("default", "w"));
+  std::vector<std::shared_ptr<std::promise<at::Tensor>>> pulled(kPulls);
+  {
+    WriterLock lock(hosted->mutex);  // the pull that is admitted cannot be answered
+    for (auto& result : pulled) {
+      result = std::make_shared<std::promise<at::Tensor>>();
+      client->pull({{w}}, [result](absl::StatusOr<std::vector<at::Tensor>> tensors) {
+        result->set_value(value_or_throw(std::move(tensors))[0]);
+      });
+    }
+    const Time limit = after(std::chrono::seconds(20));
+    while (counter(servers, "ps/pulls_held_back") < kPulls - 1 && Clock::real().now() < limit) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(counter(servers, "ps/pulls_held_back"), kPulls - 1);
   }
   for (auto& result : pulled) EXPECT_TRUE(result->get_future().get().equal(at::ones({1 << 20})));
 }
@@ -283,10 +303,10 @@ TEST(PsClient, ErrorsNameTaskAndVariable) {
                    .status()),
       "/job:ps/task:0: variable 'big': it needs 4000 bytes, but 32 of the limit of 1000 bytes "
       "are taken; shard it over more servers or raise the limit");
-  EXPECT_EQ(describe(client->write({{.variable = w, .values = at::ones({4})}})),
+  EXPECT_EQ(describe(push_once(*client, {{.variable = w, .values = at::ones({4})}})),
             "variable 'w': the update is float32 [4], but it must be float32 [4, 2]");
-  EXPECT_THAT(describe(client->write(
-                  {{.variable = w, .kind = Kind::kGradient, .values = at::ones({4, 2})}})),
+  EXPECT_THAT(describe(push_once(
+                  *client, {{.variable = w, .kind = Kind::kGradient, .values = at::ones({4, 2})}})),
               HasSubstr("/job:ps/task:0: variable 'w': a gradient was pushed to it, but it has no "
                         "optimizer"));
   EXPECT_EQ(describe(client->pull({{w, ids({4})}}).status()),

@@ -1,5 +1,7 @@
 #include "trireme/ps/ps_step.h"
 
+#include <c10/core/ScalarType.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -7,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/graph/describe_node.h"
+#include "trireme/ps/row_gradients.h"
 #include "trireme/ps/variable_uses.h"
 
 // A step is captured as if its variables were local: its graph reads and writes them in place. To
@@ -20,15 +24,17 @@
 //    take part in the changes only if a later node reads it, or if a push of arguments cannot
 //    express them. Then the nodes stay. If all changes are additions, their arguments are pushed as
 //    before; otherwise the contents of the copy, or the difference that the step made to it.
-// 2. build() assembles the new graph: the nodes that are left, the additional outputs, and for row
-//    pulls two inputs per reader in place of the variable and the ids. A second, small graph
-//    computes the row ids from the step's inputs, since they are needed before the pull.
+// 2. build() assembles the new graph: the nodes that are left, those that compute rows of gradients
+//    in place of whole gradients (find_row_gradients), the additional outputs, and for row pulls
+//    two inputs per reader in place of the variable and the ids. A second, small graph computes the
+//    row ids from the step's inputs, since they are needed before the pull.
 //
 // Outputs are read when the run is over. If the memory of a value that is to be pushed is written
 // later in the step, the graph gets a clone of it, made before the node that used it (output()).
 namespace trireme::internal {
 namespace {
 
+using proto::Argument;
 using proto::Node;
 using proto::Value;
 using Push = PsStep::Push;
@@ -38,8 +44,13 @@ using Use = VariableUses::Use;
 // Derives the program of one step. Used once.
 class Lowering {
  public:
-  Lowering(const Plan& plan, const std::vector<bool>& on_servers)
-      : plan_(plan), def_(plan.graph->def), on_servers_(on_servers), uses_(plan, on_servers) {}
+  Lowering(const Plan& plan, const std::vector<bool>& on_servers, uint64_t largest_whole_gradient)
+      : plan_(plan),
+        def_(plan.graph->def),
+        on_servers_(on_servers),
+        largest_whole_gradient_(largest_whole_gradient),
+        uses_(plan, on_servers),
+        rows_(find_row_gradients(plan, uses_)) {}
 
   absl::StatusOr<PsStep> lower() {
     for (int v = 0; v < def_.variables_size(); ++v) {
@@ -109,7 +120,10 @@ class Lowering {
           dropped_.insert(touch.node);
           break;
         case Use::kGradient:
-          push_gradient(v, touch.node, reads_whole);
+          if (has(Use::kReadRows) && !has(Use::kRead) && !has(Use::kWrite)) {
+            TRIREME_RETURN_IF_ERROR(check_gradient(v, touch.node));
+          }
+          push_gradient(v, touch.node);
           dropped_.insert(touch.node);
           break;
         default:
@@ -134,20 +148,16 @@ class Lowering {
                        -1});
   }
 
-  // Pushes a gradient, by rows if possible. The dense gradient of an embedding is then never made:
-  // the nodes that scatter and add its rows are dropped, and their inputs are pushed instead.
-  void push_gradient(uint32_t v, int index, bool reads_whole) {
+  // Pushes a gradient, by rows if they are known.
+  void push_gradient(uint32_t v, int index) {
     const int64_t gradient = uses_.argument(index, 1), lr = uses_.argument(index, 2);
     Push push{.variable = v, .kind = Update::Kind::kGradient, .lr_output = output(lr, index)};
-    std::vector<int> makers;
-    if (!reads_whole && uses_.is_sum_of_rows(gradient, v, makers)) {
+    if (const auto found = rows_.pushed.find(index); found != rows_.pushed.end()) {
       push.value = Push::Value::kRows;
-      for (int maker : makers) {
-        dropped_.insert(maker);
-        if (uses_.is_op(maker, "aten::add.Tensor")) continue;
-        push.rows.push_back({.ids = output(uses_.argument(maker, 1), maker),
-                             .values = output(uses_.argument(maker, 0), maker),
-                             .no_row = uses_.node(maker).arguments(3).integer()});
+      for (const RowGradients::Rows& rows : found->second) {
+        push.rows.push_back({.ids = output(rows.ids, index),
+                             .values = output(rows.rows, index),
+                             .no_row = rows.no_row});
       }
     } else {
       push.output = output(gradient, index);
@@ -155,11 +165,41 @@ class Lowering {
     pushes_.push_back({push, lr});
   }
 
+  // Fails if a node pushes a whole gradient that is larger than the limit.
+  absl::Status check_gradient(uint32_t v, int index) const {
+    const auto found = rows_.obstacles.find(index);
+    const int64_t gradient = uses_.argument(index, 1);
+    if (found == rows_.obstacles.end() || def_.values(static_cast<int>(gradient)).type().sparse()) {
+      return absl::OkStatus();
+    }
+    const proto::Variable& variable = def_.variables(static_cast<int>(v));
+    uint64_t bytes = c10::elementSize(static_cast<c10::ScalarType>(variable.type().dtype()));
+    for (int64_t size : variable.type().sizes()) bytes *= static_cast<uint64_t>(size);
+    if (bytes <= largest_whole_gradient_) return absl::OkStatus();
+    const int obstacle = found->second;
+    const std::string why =
+        obstacle < 0 ? "the gradient is not computed from these rows"
+        : obstacle == def_.nodes_size()
+            ? "it returns the gradient"
+            : absl::StrCat(describe_node(plan_, obstacle), " needs all rows of the gradient");
+    return make_status(
+        ErrorCode::kFailedPrecondition,
+        absl::StrCat("function '", def_.name(),
+                     "' reads only rows of it, but would build and push a gradient of all ",
+                     variable.type().sizes(0), " rows in each step, ", bytes, " bytes: ", why,
+                     ". Sums, scaling, clip_norm, clip_grad_norm(), clip_each_grad_norm() and "
+                     "clip_grad_value() need only the rows that were read "
+                     "(docs/parameter_servers.md); leave out other operators on the gradient, or "
+                     "set the option largest_whole_gradient above ",
+                     largest_whole_gradient_, " bytes"),
+        {"", absl::StrCat("variable '", variable.name(), "'")});
+  }
+
   // Makes a value an output of the graph, as it is before node `before`, and returns the number of
   // the output. A value that is not written from there on needs no copy and is shared by all
   // pushes of it.
   int output(int64_t id, int before) {
-    const bool changes = uses_.is_written_from(id, before);
+    const bool changes = id < def_.values_size() && uses_.is_written_from(id, before);
     const auto [found, added] = outputs_.try_emplace(
         {id, changes ? before : -1}, static_cast<int>(def_.outputs_size() + outputs_.size()));
     if (added) output_order_.push_back({id, changes ? before : -1});
@@ -188,6 +228,7 @@ class Lowering {
     auto graph = std::make_shared<GraphData>(*plan_.graph);
     proto::GraphDef& def = graph->def;
     def.clear_nodes();
+    for (const Value& value : rows_.values) *def.add_values() = value;
     std::map<int, std::vector<int64_t>> copied;  // values to copy before each node
     for (const auto& [id, before] : output_order_) {
       if (before >= 0) copied[before].push_back(id);
@@ -198,6 +239,10 @@ class Lowering {
         for (int64_t id : found->second) copies[{id, i}] = add_copy(def, id);
       }
       if (dropped_.contains(i)) continue;
+      if (const auto replaced = rows_.replaced.find(i); replaced != rows_.replaced.end()) {
+        for (const Node& node : replaced->second) *def.add_nodes() = node;
+        continue;
+      }
       Node& added = *def.add_nodes();
       added = uses_.node(i);
       added.clear_differentiates();  // nodes have other numbers here
@@ -229,7 +274,8 @@ class Lowering {
   }
 
   // Rewires a node that reads rows: in place of the variable and the ids it gets two new inputs, a
-  // table of the pulled rows, one for each id, and the places of these rows in the table.
+  // table of the pulled rows, one for each id, and the places of these rows in the table. A padding
+  // row has one place for all its ids, after the others, so that the operator can recognise it.
   void read_rows(proto::GraphDef& def, uint32_t v, Node& reader) {
     const int64_t ids = reader.arguments(VariableUses::row_ids_position(reader)).value();
     const proto::TensorType places = def.values(static_cast<int>(ids)).type();
@@ -248,6 +294,14 @@ class Lowering {
     };
     PsStep::RowPull pull{.variable = v, .ids = static_cast<int>(ids_.size())};
     ids_.push_back(ids);
+    if (const int position = VariableUses::padding_position(reader); position >= 0) {
+      Argument& padding = *reader.mutable_arguments(position);
+      pull.padding = padding.integer();
+      if (pull.padding >= 0) {
+        padding.set_integer(count);
+        rows.set_sizes(0, count + 1);
+      }
+    }
     pull.rows_input = def.inputs();
     reader.mutable_arguments(0)->set_value(add_input(rows));
     pull.places_input = def.inputs();
@@ -301,7 +355,9 @@ class Lowering {
   const Plan& plan_;
   const proto::GraphDef& def_;
   const std::vector<bool>& on_servers_;
+  const uint64_t largest_whole_gradient_;
   const VariableUses uses_;
+  const RowGradients rows_;
 
   std::set<int> dropped_;                         // nodes that the worker does not run
   std::map<int, uint32_t> row_readers_;           // nodes that read pulled rows, to the variable
@@ -317,8 +373,9 @@ class Lowering {
 
 }  // namespace
 
-absl::StatusOr<PsStep> make_ps_step(const Plan& plan, const std::vector<bool>& on_servers) {
-  return Lowering(plan, on_servers).lower();
+absl::StatusOr<PsStep> make_ps_step(const Plan& plan, const std::vector<bool>& on_servers,
+                                    uint64_t largest_whole_gradient) {
+  return Lowering(plan, on_servers, largest_whole_gradient).lower();
 }
 
 }  // namespace trireme::internal

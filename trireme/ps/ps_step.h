@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -23,9 +24,10 @@ namespace trireme::internal {
 //   Any other write (the running statistics of batch norm) is pushed as the difference that it
 //   made.
 // - A variable that is used only by `embedding`, `index_select` and `_embedding_bag` is pulled by
-//   rows, if the row ids do not depend on variables of the servers. The gradient of such an
-//   embedding is pushed by rows, and so is a sum of several gradients (of replicas). Then the
-//   optimizer leaves the other rows and their state alone.
+//   rows, if the row ids do not depend on variables of the servers.
+// - The gradient of such operators is pushed by rows, also if it was summed, scaled or clipped
+//   before (row_gradients.h). Then the optimizer leaves the other rows and their state alone, and
+//   the worker computes no other rows.
 struct PsStep {
   // Rows of a variable that are pulled for one operator.
   struct RowPull {
@@ -33,6 +35,9 @@ struct PsStep {
     int ids;                // output of the plan `ids` that holds the row ids
     uint32_t rows_input;    // input of `plan` that takes the pulled rows
     uint32_t places_input;  // input of `plan` that says which pulled row stands for each id
+    // Id of the row that the operator leaves out, whose place is after the pulled rows; -1 for
+    // none.
+    int64_t padding = -1;
   };
   // An update of one variable.
   struct Push {
@@ -73,6 +78,13 @@ struct PsStep {
 // Derives the program of a step. on_servers[i] is true if variable i of the plan lives on the
 // servers. Fails if the step reads a variable after its optimizer was given a gradient: the servers
 // apply gradients only after the step.
-absl::StatusOr<PsStep> make_ps_step(const Plan& plan, const std::vector<bool>& on_servers);
+//
+// Also fails if the step reads a variable of more than `largest_whole_gradient` bytes only by rows,
+// but would push a whole gradient of it. The error names the operator because of which the rows of
+// the gradient are not known. Only the client program passes a limit: the program of the step is
+// the same with any limit, and workers accept what the client program accepted.
+absl::StatusOr<PsStep> make_ps_step(
+    const Plan& plan, const std::vector<bool>& on_servers,
+    uint64_t largest_whole_gradient = std::numeric_limits<uint64_t>::max());
 
 }  // namespace trireme::internal

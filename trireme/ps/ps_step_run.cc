@@ -65,9 +65,16 @@ absl::Status PsStepRun::run(std::vector<at::Tensor> pulled, const ReplayOptions&
   for (size_t i = 0; i < program_->row_pulls.size(); ++i) {
     const PsStep::RowPull& pull = program_->row_pulls[i];
     const at::Tensor& ids = row_ids_[pull.ids];
-    // One row was pulled for each id, repetitions included: the k-th id means the k-th row.
-    inputs_[pull.rows_input] = std::move(pulled[whole + i]);
-    inputs_[pull.places_input] = at::arange(ids.numel(), ids.options()).reshape(ids.sizes());
+    // One row was pulled for each id, repetitions included: the k-th id means the k-th row. The
+    // padding row is one more row behind them, which no operator reads.
+    at::Tensor& rows = inputs_[pull.rows_input] = std::move(pulled[whole + i]);
+    at::Tensor& places = inputs_[pull.places_input];
+    places = at::arange(ids.numel(), ids.options()).reshape(ids.sizes());
+    if (pull.padding < 0) continue;
+    std::vector<int64_t> one_row = rows.sizes().vec();
+    one_row[0] = 1;
+    rows = at::cat({rows, rows.new_zeros(one_row)});
+    places = places.masked_fill(ids.eq(pull.padding), ids.numel());
   }
   at::Generator generator;
   if (program_->plan->graph->def.random()) generator = make_step_generator(seed_, step_);

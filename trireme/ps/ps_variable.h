@@ -38,6 +38,11 @@ class PsVariable {
   std::shared_ptr<const State> state_;
 };
 
+// Versions of the shards of one variable, in the order of its layout. A shard's version rises with
+// every change of it, so equal versions mean equal contents (docs/decisions/versions.md). nullopt
+// for a shard that took no part, since no row of it was asked for.
+using ShardVersions = std::vector<std::optional<uint64_t>>;
+
 // A read of one variable, whole or by rows.
 struct PsPull {
   PsVariable variable;
@@ -58,8 +63,8 @@ struct PushOptions {
   // All sequences of the writer below the watermark are decided: they were acknowledged or given
   // up. Servers forget their records and reject late copies of them.
   uint64_t watermark = 0;
-  // Learning rate for the gradients in the push; nullopt for that of the variable's last update, or
-  // of the optimizer's options before the first.
+  // Learning rate for the gradients in the push; nullopt for that of the optimizer's options. A
+  // rate counts for this push only.
   std::optional<double> lr = std::nullopt;
 };
 

@@ -6,6 +6,7 @@
 #include "trireme/base/status.h"
 #include "trireme/ps/kernels.h"
 #include "trireme/ps/shard_rows.h"
+#include "trireme/ps/shard_versions.h"
 #include "trireme/rpc/frame.h"
 #include "trireme/tensor/buffer_pool.h"
 
@@ -91,6 +92,19 @@ Destination ShardedPull::destination(const ServerBatch& batch) {
     const auto found = shared->find(index);
     return found == shared->end() ? at::Tensor() : found->second;
   };
+}
+
+absl::StatusOr<std::vector<ShardVersions>> ShardedPull::versions(
+    const std::vector<Message>& responses) const {
+  std::vector<ShardVersions> versions;
+  versions.reserve(pulls_.size());
+  for (const PsPull& pull : pulls_) versions.emplace_back(pull.variable.layout().shards.size());
+  size_t response = 0;
+  for (const auto& [server, batch] : batches_) {
+    TRIREME_RETURN_IF_ERROR(collect_versions<PullResponse>(responses[response++], batch.slices,
+                                                           &Slice::pull, versions));
+  }
+  return versions;
 }
 
 absl::StatusOr<std::vector<at::Tensor>> ShardedPull::assemble(

@@ -33,6 +33,9 @@ class ShardedPull {
   // of sharded variables are received where they belong in the results.
   std::vector<ServerRequest> make_requests(bool in_place);
 
+  // Returns the versions of the shards that were read, in the order of the pulls. `responses` are
+  // in the order of the requests.
+  absl::StatusOr<std::vector<ShardVersions>> versions(const std::vector<Message>& responses) const;
   // Returns the tensors in the order of the pulls. `responses` are in the order of the requests.
   // Called once.
   absl::StatusOr<std::vector<at::Tensor>> assemble(const std::vector<Message>& responses);

@@ -1,22 +1,58 @@
 #include "trireme/ps/sharded_push.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/ps/packing.h"
 #include "trireme/ps/shard_rows.h"
+#include "trireme/ps/shard_versions.h"
+#include "trireme/ps/update.h"
 #include "trireme/tensor/codec.h"
 
 // A whole update is cut into views of its rows, one for each shard. An update by rows is divided by
 // the shards that hold the rows, and the rows of each shard are gathered into a tensor of their
 // own. A sparse tensor is an update by rows whose ids are its indices. Shapes, dtypes and ids are
 // checked here, before anything is sent, so that a wrong update does not change some of the
-// servers.
+// servers. So are variables that are named twice: a shard records one update for each push and
+// would take the second update for a repetition of the first.
 namespace trireme::internal {
+namespace {
+
+// Returns an error if two pushes name the same variable. A variable is known by its first shard:
+// the server and the handle there. Most pushes list the variables of a server in the order of their
+// handles, so that one pass shows that all differ.
+absl::Status check_named_once(const std::vector<PsPush>& pushes) {
+  std::vector<std::tuple<size_t, uint64_t, size_t>> named;  // server, handle, index of the push
+  std::vector<uint64_t> highest;                            // highest handle so far, by server
+  bool ascending = true;
+  named.reserve(pushes.size());
+  for (size_t i = 0; i < pushes.size(); ++i) {
+    const PsVariable& variable = pushes[i].variable;
+    if (variable.layout().shards.empty()) continue;
+    const size_t server = variable.layout().shards[0].server;
+    named.emplace_back(server, variable.handle(0), i);
+    if (server >= highest.size()) highest.resize(server + 1, 0);
+    ascending = ascending && variable.handle(0) > highest[server];
+    highest[server] = variable.handle(0);
+  }
+  if (ascending) return absl::OkStatus();
+  std::sort(named.begin(), named.end());
+  const auto twice =
+      std::adjacent_find(named.begin(), named.end(), [](const auto& a, const auto& b) {
+        return std::get<0>(a) == std::get<0>(b) && std::get<1>(a) == std::get<1>(b);
+      });
+  if (twice == named.end()) return absl::OkStatus();
+  return named_twice(pushes[std::get<2>(*twice)].variable.layout().object());
+}
+
+}  // namespace
 
 absl::StatusOr<ShardedPush> ShardedPush::split(const std::vector<PsPush>& pushes) {
+  if (pushes.size() > 1) TRIREME_RETURN_IF_ERROR(check_named_once(pushes));
   ShardedPush sharded;
   for (const PsPush& push : pushes) TRIREME_RETURN_IF_ERROR(sharded.add(push));
   return sharded;
@@ -48,11 +84,14 @@ absl::Status ShardedPush::add(const PsPush& push) {
                                     ", but it must be ", to_string(expected)),
                        layout.object());
   }
+  const size_t index = shards_.size();
+  shards_.push_back(layout.shards.size());
   for (size_t s = 0; s < layout.shards.size(); ++s) {
     const VariableLayout::Shard& shard = layout.shards[s];
     // A shard without a changed row takes no part: its optimizer does not count a step.
     if (rows.defined() && split[s].ids.numel() == 0) continue;
     ServerBatch& batch = batches_[shard.server];
+    batch.slices.push_back({index, s});
     batch.body.add_handles(push.variable.handle(s));
     batch.body.add_kinds(static_cast<UpdateKind>(push.kind));
     if (rows.defined()) {
@@ -81,9 +120,24 @@ std::vector<ServerRequest> ShardedPush::make_requests(const PushOptions& options
     if (options.lr) batch.body.set_lr(*options.lr);
     if (!batch.by_rows) batch.body.clear_rows();
     requests.push_back({server, make_message(batch.body, pack(batch.tensors))});
+    // The request holds what is still needed.
+    batch.body.Clear();
+    batch.tensors.clear();
   }
-  batches_.clear();  // the requests hold what is still needed
   return requests;
+}
+
+absl::StatusOr<std::vector<ShardVersions>> ShardedPush::versions(
+    const std::vector<Message>& responses) const {
+  std::vector<ShardVersions> versions;
+  versions.reserve(shards_.size());
+  for (size_t shards : shards_) versions.emplace_back(shards);
+  size_t response = 0;
+  for (const auto& [server, batch] : batches_) {
+    TRIREME_RETURN_IF_ERROR(collect_versions<PushResponse>(responses[response++], batch.slices,
+                                                           &Slice::push, versions));
+  }
+  return versions;
 }
 
 }  // namespace trireme::internal

@@ -14,6 +14,7 @@
 #include "trireme/ps/kernels.h"
 #include "trireme/ps/packing.h"
 #include "trireme/tensor/buffer_pool.h"
+#include "trireme/tensor/dtype.h"
 
 // A shard and its records of pushes change together, under one lock. apply() takes the lock for
 // writing, asks the records whether the push is new, changes the contents and records the push
@@ -23,9 +24,14 @@
 // Pulls of large variables send a snapshot instead of the contents, because sending takes long and
 // must neither block updates nor see half of one. Readers hold the lock for reading while they
 // copy. Under it, snapshot_mutex_ lets concurrent pulls make one copy after the other, so that the
-// later ones find the copy of the first. The number of writes tells whether a kept snapshot is
-// still current; operators of sessions also write to hosted variables, without calling apply(), so
+// later ones find the copy of the first. The version tells whether a kept snapshot is still
+// current; operators of sessions also write to hosted variables, without calling apply(), so
 // dropping the snapshot in apply() would not be enough.
+//
+// Taking the lock for writing takes the next version. A caller that then finds that there is
+// nothing to change, such as a repeated push, gives it back before it releases the lock: a version
+// that nobody has seen. So equal versions mean equal contents, and nothing but a change of the
+// contents or of the optimizer makes pulls copy again.
 namespace trireme {
 
 using internal::TensorShape;
@@ -69,32 +75,40 @@ absl::Status StoredVariable::check(const Update& update) {
                      ", but it must be ", internal::to_string(expected)),
         object());
   }
-  if (update.kind != Update::Kind::kGradient) return absl::OkStatus();
+  switch (update.kind) {
+    case Update::Kind::kAssign:
+      return absl::OkStatus();
+    case Update::Kind::kAdd:
+      if (internal::can_add(expected.dtype)) return absl::OkStatus();
+      return make_status(ErrorCode::kInvalidArgument,
+                         absl::StrCat("variables of dtype ", dtype_name(expected.dtype),
+                                      " cannot be added to; assign it instead"),
+                         object());
+    case Update::Kind::kGradient:
+      break;
+  }
   ReaderLock lock(mutex);
-  if (optimizer_) return absl::OkStatus();
-  return make_status(ErrorCode::kFailedPrecondition,
-                     "a gradient was pushed to it, but it has no optimizer; set one first",
-                     object());
+  if (!optimizer_) {
+    return make_status(ErrorCode::kFailedPrecondition,
+                       "a gradient was pushed to it, but it has no optimizer; set one first",
+                       object());
+  }
+  // set_optimizer() has checked that the rule can update the variable whole.
+  if (!update.ids.defined()) return absl::OkStatus();
+  const internal::UpdateRule& rule = *optimizer_->rule;
+  return with_origin(try_call([&] { rule.check_rows(); }), object());
 }
 
-absl::Status StoredVariable::apply(const Update& update, const std::optional<Push>& push,
-                                   std::optional<double> lr) {
+absl::StatusOr<uint64_t> StoredVariable::apply(const Update& update,
+                                               const std::optional<Push>& push,
+                                               std::optional<double> lr) {
   WriterLock lock(mutex);
   if (push) {
-    switch (records_.classify(push->writer, push->id)) {
-      case PushRecords::Verdict::kNew:
-        break;
-      case PushRecords::Verdict::kRepeated:
-        return absl::OkStatus();
-      case PushRecords::Verdict::kDecided:
-        return with_origin(already_decided(push->id), object());
-      case PushRecords::Verdict::kTooMany:
-        return make_status(
-            ErrorCode::kResourceExhausted,
-            absl::StrCat("the push is rejected, since records of earlier pushes take ",
-                         records_.bytes(),
-                         " bytes, the limit; their writers have to raise their watermarks"),
-            object());
+    const absl::StatusOr<bool> applies = is_new(*push);
+    if (!applies.ok() || !*applies) {
+      mutex.uncount_write();
+      if (!applies.ok()) return with_origin(applies.status(), object());
+      return version();
     }
   }
   drop_snapshot();
@@ -104,7 +118,25 @@ absl::Status StoredVariable::apply(const Update& update, const std::optional<Pus
   if (!status.ok()) return with_origin(status, object());
   if (push) records_.add(push->writer, push->id);
   updates_.fetch_add(1, std::memory_order_relaxed);
-  return absl::OkStatus();
+  return version();
+}
+
+absl::StatusOr<bool> StoredVariable::is_new(const Push& push) {
+  switch (records_.classify(push.writer, push.id)) {
+    case PushRecords::Verdict::kNew:
+      return true;
+    case PushRecords::Verdict::kRepeated:
+      return false;
+    case PushRecords::Verdict::kDecided:
+      return push.writer->rejection(push.id);
+    case PushRecords::Verdict::kTooMany:
+      break;
+  }
+  return make_status(
+      ErrorCode::kResourceExhausted,
+      absl::StrCat("the push is rejected, since records of earlier pushes take ", records_.bytes(),
+                   " bytes, the limit; their writers have to raise their "
+                   "watermarks"));
 }
 
 void StoredVariable::change(const Update& update, std::optional<double> lr) {
@@ -130,7 +162,7 @@ void OptimizerState::update(const at::Tensor& parameter, const Update& update,
                             std::optional<double> rate) {
   const at::NoGradGuard no_gradients;
   step.add_(1);
-  if (rate) lr.fill_(*rate);
+  lr.fill_(rate.value_or(rule->lr()));
   try {
     if (update.ids.defined()) {
       const at::Tensor gradient =
@@ -148,11 +180,15 @@ void OptimizerState::update(const at::Tensor& parameter, const Update& update,
   }
 }
 
-void StoredVariable::read(const at::Tensor& ids, void* out) {
+uint64_t StoredVariable::read(const at::Tensor& ids, void* out) {
   reads_.fetch_add(1, std::memory_order_relaxed);
   ReaderLock lock(mutex);
-  if (ids.defined()) return internal::gather_rows(tensor, ids, out);
-  std::memcpy(out, tensor.const_data_ptr(), tensor.nbytes());
+  if (ids.defined()) {
+    internal::gather_rows(tensor, ids, out);
+  } else if (tensor.nbytes() > 0) {
+    std::memcpy(out, tensor.const_data_ptr(), tensor.nbytes());
+  }
+  return version();
 }
 
 bool SnapshotBudget::take(uint64_t bytes) {
@@ -164,34 +200,41 @@ bool SnapshotBudget::take(uint64_t bytes) {
 }
 
 // If there is an outdated snapshot, its part of the budget passes to the new one.
-at::Tensor StoredVariable::snapshot(const std::shared_ptr<SnapshotBudget>& kept) {
+StoredVariable::Snapshot StoredVariable::snapshot(const std::shared_ptr<SnapshotBudget>& kept) {
   reads_.fetch_add(1, std::memory_order_relaxed);
   ReaderLock lock(mutex);
   MutexLock snapshot_lock(snapshot_mutex_);
-  if (snapshot_.defined() && snapshot_writes_ == mutex.writes()) return snapshot_;
-  at::Tensor copy = BufferPool::shared().empty(tensor.sizes(), tensor.scalar_type());
-  std::memcpy(copy.data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
-  if (!snapshot_.defined()) {
-    if (!kept->take(tensor.nbytes())) return copy;
+  if (snapshot_.contents.defined() && snapshot_.version == version()) return snapshot_;
+  Snapshot made{BufferPool::shared().empty(tensor.sizes(), tensor.scalar_type()), version()};
+  std::memcpy(made.contents.data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
+  if (!snapshot_.contents.defined()) {
+    if (!kept->take(tensor.nbytes())) return made;
     snapshot_budget_ = kept;
   }
-  snapshot_ = copy;
-  snapshot_writes_ = mutex.writes();
-  return copy;
+  snapshot_ = made;
+  return made;
 }
 
 void StoredVariable::drop_snapshot() {
   MutexLock lock(snapshot_mutex_);
-  if (!snapshot_.defined()) return;
-  snapshot_ = at::Tensor();
+  if (!snapshot_.contents.defined()) return;
+  snapshot_ = {};
   snapshot_budget_->release(tensor.nbytes());
 }
 
 absl::StatusOr<bool> StoredVariable::set_optimizer(std::unique_ptr<OptimizerState> optimizer) {
+  const absl::Status fits = try_call([&] { optimizer->rule->check_dtype(tensor.scalar_type()); });
+  if (!fits.ok()) return with_origin(fits, object());
   WriterLock lock(mutex);
-  if (!optimizer_) {
+  if (!optimizer_ && !retired_) {
     optimizer_ = std::move(optimizer);
     return true;
+  }
+  mutex.uncount_write();
+  if (retired_) {
+    return make_status(ErrorCode::kNotFound,
+                       "it was deleted while its optimizer was being set; create it again",
+                       object());
   }
   const internal::UpdateRule &has = *optimizer_->rule, &wanted = *optimizer->rule;
   if (has.name() == wanted.name() && has.options() == wanted.options()) return false;
@@ -203,22 +246,32 @@ absl::StatusOr<bool> StoredVariable::set_optimizer(std::unique_ptr<OptimizerStat
       object());
 }
 
+uint64_t StoredVariable::retire() {
+  WriterLock lock(mutex);
+  mutex.uncount_write();  // the contents are the same
+  retired_ = true;
+  return tensor.nbytes() + state_bytes();
+}
+
 StoredVariable::Stats StoredVariable::stats() {
   Stats stats{.reads = reads_.load(std::memory_order_relaxed),
               .updates = updates_.load(std::memory_order_relaxed),
               .bytes = tensor.nbytes()};
   ReaderLock lock(mutex);
   stats.record_bytes = records_.bytes();
-  if (optimizer_) {
-    stats.optimizer = optimizer_->rule->name();
-    stats.state_bytes = optimizer_->slots.size() * tensor.nbytes();
-  }
+  stats.state_bytes = state_bytes();
+  if (optimizer_) stats.optimizer = optimizer_->rule->name();
   return stats;
 }
 
 void StoredVariable::forget_pushes() {
+  {
+    ReaderLock lock(mutex);
+    if (!records_.can_forget()) return;
+  }
   WriterLock lock(mutex);
   records_.forget();
+  mutex.uncount_write();  // the contents are the same
 }
 
 }  // namespace trireme

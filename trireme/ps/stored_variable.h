@@ -23,14 +23,14 @@ namespace trireme {
 struct OptimizerState {
   // Allocates the state for a variable.
   OptimizerState(std::shared_ptr<const internal::UpdateRule> rule, const at::Tensor& parameter);
-  // Applies a gradient to `parameter`, at learning rate `rate` if it has a value. Throws if the
-  // rule rejects the gradient; then `parameter`, `slots` and `step` are unchanged.
+  // Applies a gradient to `parameter`, at learning rate `rate`, or at that of the rule's options if
+  // it has no value. Throws if the rule rejects the gradient; then nothing is changed.
   void update(const at::Tensor& parameter, const Update& update, std::optional<double> rate);
 
   std::shared_ptr<const internal::UpdateRule> rule;
   std::vector<at::Tensor> slots;  // tensors of the rule, such as momentum, in its order
   at::Tensor step;                // number of updates of this variable
-  at::Tensor lr;                  // learning rate of the last update
+  at::Tensor lr;                  // learning rate of an update while it is applied
 };
 
 // Limits the bytes of snapshots that a server keeps in case they are pulled again. Thread-safe.
@@ -58,9 +58,9 @@ class StoredVariable final : public HostedVariable {
   const std::string container;
   const uint64_t handle;
 
-  // Returns an error if the update's shape, dtype or row ids do not fit the variable, or if it is a
-  // gradient and the variable has no optimizer. A push checks all its updates before it applies the
-  // first, so that a wrong one changes nothing.
+  // Returns an error if the update's shape, dtype or row ids do not fit the variable, if variables
+  // of its dtype cannot be added to, or if it is a gradient that the variable's optimizer rejects.
+  // A push checks all its updates before it applies the first, so that a wrong one changes nothing.
   absl::Status check(const Update& update);
   // Returns OUT_OF_RANGE if an id is not a row of the variable.
   absl::Status check_ids(const at::Tensor& ids) const;
@@ -70,23 +70,34 @@ class StoredVariable final : public HostedVariable {
     std::shared_ptr<Writer> writer;
     PushId id;
   };
-  // Applies an update that check() accepts. If it belongs to a push, it is applied only the first
-  // time; repetitions return OK and change nothing. Returns ABORTED if the push is already decided.
-  // An update without a push is always applied.
-  absl::Status apply(const Update& update, const std::optional<Push>& push,
-                     std::optional<double> lr);
+  // Applies an update that check() accepts. A push is applied only the first time; repetitions
+  // change nothing. An update without a push is always applied. A gradient is applied
+  // at the rate `lr`, or at that of the optimizer's options if it has no value. Returns the version
+  // after the update, or ABORTED if the writer is over or the push is already decided.
+  absl::StatusOr<uint64_t> apply(const Update& update, const std::optional<Push>& push,
+                                 std::optional<double> lr);
 
-  // Copies the contents to `out`, or the rows with these ids if `ids` is defined.
-  void read(const at::Tensor& ids, void* out);
-  // Returns a copy of the contents that is never written to. If `kept` has room for the copy, all
-  // callers share it until the variable changes, so that many workers can pull the variable at the
-  // cost of one copy. Otherwise every caller gets a copy of its own.
-  at::Tensor snapshot(const std::shared_ptr<SnapshotBudget>& kept);
+  // Copies the contents to `out`, or the rows with these ids if `ids` is defined, and returns their
+  // version. `out` may be null if there is nothing to copy.
+  uint64_t read(const at::Tensor& ids, void* out);
+  // A copy of the contents that is never written to, and its version.
+  struct Snapshot {
+    at::Tensor contents;
+    uint64_t version = 0;
+  };
+  // Returns a snapshot of the present contents. If `kept` has room for the copy, all callers share
+  // it until the variable changes, so that many workers can pull the variable at the cost of one
+  // copy. Otherwise every caller gets a copy of its own.
+  Snapshot snapshot(const std::shared_ptr<SnapshotBudget>& kept);
 
   // Sets the optimizer and returns true. Returns false, and keeps the present optimizer with its
   // state, if that has the same rule and options. Fails with ALREADY_EXISTS if the present one
-  // differs.
+  // differs, with INVALID_ARGUMENT if the rule cannot update variables of this dtype, and with
+  // NOT_FOUND after retire().
   absl::StatusOr<bool> set_optimizer(std::unique_ptr<OptimizerState> optimizer);
+  // Notes that the variable was removed from its store, so that it gets no optimizer any more.
+  // Returns the bytes of its contents and its optimizer's state, which are then final.
+  uint64_t retire();
 
   struct Stats {
     uint64_t reads = 0, updates = 0;
@@ -103,6 +114,12 @@ class StoredVariable final : public HostedVariable {
   Origin object() const { return {"", "variable '" + name + "'"}; }
 
  private:
+  // Returns true if an update of this push is to be applied, and false if it was applied before.
+  // Fails if it is rejected.
+  absl::StatusOr<bool> is_new(const Push& push) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  uint64_t state_bytes() const ABSL_SHARED_LOCKS_REQUIRED(mutex) {
+    return optimizer_ ? optimizer_->slots.size() * tensor.nbytes() : 0;
+  }
   // Changes the contents.
   void change(const Update& update, std::optional<double> lr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
@@ -113,12 +130,12 @@ class StoredVariable final : public HostedVariable {
   std::atomic<uint64_t> updates_ = 0;
   PushRecords records_ ABSL_GUARDED_BY(mutex);
   std::unique_ptr<OptimizerState> optimizer_ ABSL_GUARDED_BY(mutex);
+  bool retired_ ABSL_GUARDED_BY(mutex) = false;  // true once it was removed from its store
 
-  // The snapshot that is kept; undefined if there is none. snapshot_writes_ is mutex.writes() at
-  // the time of the copy. Lock order: mutex before snapshot_mutex_.
+  // The snapshot that is kept; its contents are undefined if there is none. Lock order: mutex
+  // before snapshot_mutex_.
   Mutex snapshot_mutex_;
-  at::Tensor snapshot_ ABSL_GUARDED_BY(snapshot_mutex_);
-  uint64_t snapshot_writes_ ABSL_GUARDED_BY(snapshot_mutex_) = 0;
+  Snapshot snapshot_ ABSL_GUARDED_BY(snapshot_mutex_);
   std::shared_ptr<SnapshotBudget> snapshot_budget_ ABSL_GUARDED_BY(snapshot_mutex_);
 };
 

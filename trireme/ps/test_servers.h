@@ -29,13 +29,15 @@ class TestServers {
   }
 
   // Starts a server, or restarts it as a new incarnation at the same address.
-  void start(int index) {
+  void start(int index) { start(index, options_); }
+  // Does the same with options of its own.
+  void start(int index, VariableStoreOptions options) {
     servers_[index].reset();
     servers_[index] = value_or_throw(
         TaskServer::start({.spec = spec_,
                            .task = {"ps", index},
-                           .services = {make_server_service, [this](TaskContext& context) {
-                                          return make_variable_service(context, options_);
+                           .services = {make_server_service, [options](TaskContext& context) {
+                                          return make_variable_service(context, options);
                                         }}}));
   }
 

@@ -2,6 +2,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <utility>
+
+#include "absl/status/status.h"
+#include "trireme/base/error.h"
+#include "trireme/base/status.h"
 #include "trireme/tensor/scattered_tensor.h"
 
 namespace trireme {
@@ -19,5 +24,13 @@ struct Update {
   at::Tensor values;          // on the meta device if the bytes are in `scattered`
   ScatteredTensor scattered;  // bytes of the values in the pieces in which they arrived
 };
+
+// Returns the error for a push that names a variable twice.
+inline absl::Status named_twice(Origin variable) {
+  return make_status(ErrorCode::kInvalidArgument,
+                     "the push names it twice, but changes a variable only once; add the two "
+                     "updates, or push them one after the other",
+                     std::move(variable));
+}
 
 }  // namespace trireme

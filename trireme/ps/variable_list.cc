@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "trireme/ps/packing.h"
-#include "trireme/ps/variable_service.h"
+#include "trireme/ps/variable_methods.h"
 #include "trireme/ps/variables.pb.h"
 #include "trireme/tensor/dtype.h"
 
@@ -21,7 +21,8 @@ absl::StatusOr<VariableList> to_list(const Response& answer) {
     TRIREME_ASSIGN_OR_RETURN(const c10::ScalarType dtype, dtype_from_wire(entry.shape().dtype()));
     const internal::TensorShape shape{dtype,
                                       {entry.shape().sizes().begin(), entry.shape().sizes().end()}};
-    list.variables.push_back({.container = entry.container(),
+    list.variables.push_back({.job = entry.job(),
+                              .container = entry.container(),
                               .name = entry.shape().name(),
                               .shape = internal::to_string(shape),
                               .optimizer = entry.optimizer(),

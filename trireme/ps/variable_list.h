@@ -14,6 +14,7 @@ namespace trireme {
 struct VariableList {
   // A variable, or one shard of a variable.
   struct Entry {
+    std::string job;  // empty for a variable of no job, such as that of a session
     std::string container;
     std::string name;
     std::string shape;                // dtype and sizes, as "float32 [3, 4]"
@@ -24,7 +25,7 @@ struct VariableList {
     uint64_t reads = 0, updates = 0;  // number of each since the variable was created
   };
 
-  std::vector<Entry> variables;  // sorted by container and name
+  std::vector<Entry> variables;  // sorted by job, container and name
   uint64_t bytes = 0;            // size of all variables and their optimizers' state
   uint64_t limit = 0;            // limit for `bytes`; 0 for no limit
   uint64_t writers = 0;          // number of registered writers

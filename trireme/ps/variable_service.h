@@ -8,7 +8,10 @@
 
 namespace trireme {
 
-// The service by which clients use the variables of a server. How a call is served:
+// Makes the service by which clients use the variables of a server, with a store of its own. Sets
+// context.variables to that store, and context.join_job. Without options, variables may take four
+// fifths of the machine's memory. It serves trireme.Jobs too (job_service.h), since jobs own
+// variables. How a call is served:
 //
 // - Calls that may take long, or may wait for the lock of a variable, run on a pool of threads of
 //   the service. Quick ones run on the thread that received them.
@@ -24,22 +27,6 @@ namespace trireme {
 //   budget for pushes has room for all of it. A large pull waits for the budget for pulls before it
 //   copies anything; its share is returned when the last byte of the response was sent, because the
 //   tensors of the response own it.
-//
-// ps/variables.proto says what the methods carry.
-inline constexpr char kCreateVariables[] = "/trireme.Variables/Create";
-inline constexpr char kLookupVariables[] = "/trireme.Variables/Lookup";
-inline constexpr char kPullVariables[] = "/trireme.Variables/Pull";
-inline constexpr char kPushVariables[] = "/trireme.Variables/Push";
-inline constexpr char kWriteVariables[] = "/trireme.Variables/Write";
-inline constexpr char kDeleteVariables[] = "/trireme.Variables/Delete";
-inline constexpr char kDropContainer[] = "/trireme.Variables/DropContainer";
-inline constexpr char kSetOptimizer[] = "/trireme.Variables/SetOptimizer";
-inline constexpr char kBeginWriter[] = "/trireme.Variables/BeginWriter";
-inline constexpr char kEndWriter[] = "/trireme.Variables/EndWriter";
-inline constexpr char kListVariables[] = "/trireme.Variables/List";
-
-// Makes the service with a store of its own and sets context.variables to that store. Without
-// options, variables may take four fifths of the machine's memory.
 std::unique_ptr<Service> make_variable_service(TaskContext& context);
 std::unique_ptr<Service> make_variable_service(TaskContext& context, VariableStoreOptions options);
 

@@ -13,6 +13,12 @@
 // therefore create the same variable at the same time; the one that takes the lock second finds the
 // variable of the first, drops its own and returns the other. Bytes are counted in an atomic, and
 // reserved before the allocation, so that concurrent creations cannot exceed the limit together.
+//
+// The generation of a scope is checked under the same lock under which a variable is found or
+// added. So when begin_job() returns, no variable of an earlier generation can be added any more,
+// whichever calls of it are under way. Pulls and pushes name no scope, and their handles are not
+// checked: those of a fresh generation's predecessor are gone, and pushes are fenced by their
+// writers. Calls that name a scope may use handles of its job only.
 namespace trireme {
 
 using internal::TensorShape;
@@ -48,25 +54,64 @@ absl::Status VariableStore::reserve(const std::string& name, uint64_t bytes, con
   return absl::OkStatus();
 }
 
-void VariableStore::release(StoredVariable& variable) {
-  const StoredVariable::Stats stats = variable.stats();
-  bytes_ -= stats.bytes + stats.state_bytes;
+void VariableStore::release(const std::vector<Variable>& removed) {
+  for (const Variable& variable : removed) bytes_ -= variable->retire();
+}
+
+absl::Status VariableStore::check_current(const VariableScope& scope) const {
+  if (scope.job.empty()) return absl::OkStatus();
+  const auto found = jobs_.find(scope.job);
+  const uint64_t current = found == jobs_.end() ? 0 : found->second.generation;
+  if (current == scope.generation) return absl::OkStatus();
+  if (current > scope.generation) {
+    return replaced_generation({scope.job, scope.generation}, current);
+  }
+  return make_status(ErrorCode::kAborted,
+                     absl::StrCat("generation ", scope.generation, " of job '", scope.job,
+                                  "' has no variables on this server: it has ended, or never began "
+                                  "here; start the program again"));
+}
+
+absl::Status VariableStore::check(const VariableScope& scope) const {
+  ReaderLock lock(mutex_);
+  return check_current(scope);
+}
+
+absl::Status VariableStore::check_job(const VariableScope& scope, const Entry& entry) {
+  if (entry.job == scope.job) return absl::OkStatus();
+  return invalid_argument(absl::StrCat("handle ", entry.variable->handle,
+                                       " refers to a variable that does not belong to job '",
+                                       scope.job, "'; look the variable up by name"));
+}
+
+const VariableStore::Entry* VariableStore::find_entry(const VariableScope& scope,
+                                                      const std::string& name) const {
+  const auto job = jobs_.find(scope.job);
+  if (job == jobs_.end()) return nullptr;
+  const auto container = job->second.containers.find(scope.container);
+  if (container == job->second.containers.end()) return nullptr;
+  const auto handle = container->second.find(name);
+  return handle == container->second.end() ? nullptr : &by_handle_.find(handle->second)->second;
 }
 
 absl::StatusOr<VariableStore::Created> VariableStore::make(
-    const std::string& container, const std::string& name, const TensorShape& shape,
-    const std::function<void(at::Tensor&)>& fill) {
-  const auto same = [&](const std::shared_ptr<StoredVariable>& found) -> absl::StatusOr<Created> {
+    const VariableScope& scope, const std::string& name, const TensorShape& shape,
+    const std::function<void(at::Tensor&)>& fill, uint64_t member) {
+  const auto same = [&](const Variable& found) -> absl::StatusOr<Created> {
     if (TensorShape::of(found->tensor) == shape) return Created{found, false};
     return make_status(ErrorCode::kAlreadyExists,
-                       absl::StrCat("container '", container, "' already has it as ",
+                       absl::StrCat("container '", scope.container, "' already has it as ",
                                     internal::to_string(TensorShape::of(found->tensor)),
                                     "; it cannot be created again as ", internal::to_string(shape),
-                                    ". Use another container, or restart the parameter servers to "
-                                    "start anew"),
+                                    ". Use another container or another job, or start the job "
+                                    "without resume"),
                        object(name));
   };
-  if (auto found = lookup(container, name); found.ok()) return same(*found);
+  {
+    ReaderLock lock(mutex_);
+    TRIREME_RETURN_IF_ERROR(with_origin(check_current(scope), object(name)));
+    if (const Entry* found = find_entry(scope, name)) return same(found->variable);
+  }
 
   // Memory is allocated and filled outside the lock, which the calls of every step need.
   const uint64_t bytes = shape.bytes();
@@ -80,72 +125,152 @@ absl::StatusOr<VariableStore::Created> VariableStore::make(
     bytes_ -= bytes;
     return with_origin(tensor.status(), object(name));
   }
-  std::shared_ptr<StoredVariable> other;
+  absl::Status status;
+  Variable other;
   {
     WriterLock lock(mutex_);
-    std::shared_ptr<StoredVariable>& slot = containers_[container][name];
-    if (!slot) {
-      slot = std::make_shared<StoredVariable>(container, name, *std::move(tensor), ++last_handle_);
-      by_handle_[slot->handle] = slot;
-      return Created{slot, true};
+    status = check_current(scope);
+    if (const Entry* found = status.ok() ? find_entry(scope, name) : nullptr) {
+      other = found->variable;  // another call has created it in the meantime
+    } else if (status.ok()) {
+      auto made = std::make_shared<StoredVariable>(scope.container, name, *std::move(tensor),
+                                                   ++last_handle_);
+      jobs_[scope.job].containers[scope.container][name] = made->handle;
+      by_handle_[made->handle] = {made, scope.job, scope.generation, member};
+      return Created{std::move(made), true};
     }
-    other = slot;  // another call has created it in the meantime
   }
   bytes_ -= bytes;
+  TRIREME_RETURN_IF_ERROR(with_origin(status, object(name)));
   return same(other);
 }
 
-absl::StatusOr<std::shared_ptr<HostedVariable>> VariableStore::create(const std::string& container,
+absl::StatusOr<std::shared_ptr<HostedVariable>> VariableStore::create(const VariableScope& scope,
                                                                       const std::string& name,
                                                                       const at::Tensor& initial) {
   TRIREME_ASSIGN_OR_RETURN(const Created created,
-                           make(container, name, TensorShape::of(initial),
+                           make(scope, name, TensorShape::of(initial),
                                 [&](at::Tensor& made) { made.copy_(initial.detach()); }));
   return created.variable;
 }
 
-absl::StatusOr<std::shared_ptr<StoredVariable>> VariableStore::lookup(const std::string& container,
-                                                                      const std::string& name) {
+absl::StatusOr<VariableStore::Variable> VariableStore::lookup(const VariableScope& scope,
+                                                              const std::string& name) {
   ReaderLock lock(mutex_);
-  if (const auto in = containers_.find(container); in != containers_.end()) {
-    if (const auto found = in->second.find(name); found != in->second.end()) return found->second;
-  }
+  TRIREME_RETURN_IF_ERROR(with_origin(check_current(scope), object(name)));
+  if (const Entry* found = find_entry(scope, name)) return found->variable;
   return make_status(ErrorCode::kNotFound,
-                     absl::StrCat("container '", container,
+                     absl::StrCat("container '", scope.container,
                                   "' has no such variable on this server; it was never created, "
                                   "was deleted, or was lost when the server restarted"),
                      object(name));
 }
 
-absl::StatusOr<std::shared_ptr<HostedVariable>> VariableStore::find(const std::string& container,
-                                                                    const std::string& name) {
-  return lookup(container, name);
+absl::StatusOr<std::vector<VariableStore::Variable>> VariableStore::lookup(
+    const VariableScope& scope, const std::vector<uint64_t>& handles) const {
+  std::vector<Variable> variables;
+  variables.reserve(handles.size());
+  ReaderLock lock(mutex_);
+  TRIREME_RETURN_IF_ERROR(check_current(scope));
+  for (const uint64_t handle : handles) {
+    const auto found = by_handle_.find(handle);
+    if (found == by_handle_.end()) return no_such_handle(handle);
+    TRIREME_RETURN_IF_ERROR(check_job(scope, found->second));
+    variables.push_back(found->second.variable);
+  }
+  return variables;
 }
 
-absl::Status VariableStore::remove(const std::string& container, const std::string& name) {
-  TRIREME_ASSIGN_OR_RETURN(const std::shared_ptr<StoredVariable> found, lookup(container, name));
+absl::StatusOr<std::vector<VariableStore::Found>> VariableStore::find_all(
+    const VariableScope& scope, const std::vector<std::string>& names) const {
+  ReaderLock lock(mutex_);
+  TRIREME_RETURN_IF_ERROR(check_current(scope));
+  std::vector<Found> found;
+  found.reserve(names.size());
+  for (const std::string& name : names) {
+    const Entry* entry = find_entry(scope, name);
+    found.push_back(entry == nullptr ? Found()
+                                     : Found{entry->variable, entry->generation, entry->member});
+  }
+  return found;
+}
+
+absl::StatusOr<std::shared_ptr<HostedVariable>> VariableStore::find(const VariableScope& scope,
+                                                                    const std::string& name) {
+  return lookup(scope, name);
+}
+
+absl::Status VariableStore::remove(const VariableScope& scope,
+                                   const std::vector<uint64_t>& handles) {
+  std::vector<Variable> removed;
   {
     WriterLock lock(mutex_);
-    if (by_handle_.erase(found->handle) == 0) return absl::OkStatus();  // removed by another call
-    const auto in = containers_.find(container);
-    in->second.erase(name);
-    if (in->second.empty()) containers_.erase(in);
+    TRIREME_RETURN_IF_ERROR(check_current(scope));
+    for (const uint64_t handle : handles) {
+      const auto found = by_handle_.find(handle);
+      if (found != by_handle_.end()) TRIREME_RETURN_IF_ERROR(check_job(scope, found->second));
+    }
+    for (const uint64_t handle : handles) {
+      const auto found = by_handle_.find(handle);
+      if (found == by_handle_.end()) continue;
+      removed.push_back(found->second.variable);
+      auto& containers = jobs_.find(found->second.job)->second.containers;
+      const auto container = containers.find(removed.back()->container);
+      container->second.erase(removed.back()->name);
+      if (container->second.empty()) containers.erase(container);
+      by_handle_.erase(found);
+    }
   }
-  release(*found);
+  release(removed);
   return absl::OkStatus();
 }
 
-void VariableStore::drop_container(const std::string& container) {
-  Container dropped;
+void VariableStore::take_out(const Container& container, std::vector<Variable>& removed) {
+  for (const auto& [name, handle] : container) {
+    const auto found = by_handle_.find(handle);
+    removed.push_back(std::move(found->second.variable));
+    by_handle_.erase(found);
+  }
+}
+
+void VariableStore::drop_container(const VariableScope& scope) {
+  std::vector<Variable> removed;
   {
     WriterLock lock(mutex_);
-    const auto found = containers_.find(container);
-    if (found == containers_.end()) return;
-    dropped = std::move(found->second);
-    containers_.erase(found);
-    for (const auto& [name, variable] : dropped) by_handle_.erase(variable->handle);
+    const auto job = jobs_.find(scope.job);
+    if (job == jobs_.end() || !check_current(scope).ok()) return;
+    const auto found = job->second.containers.find(scope.container);
+    if (found == job->second.containers.end()) return;
+    take_out(found->second, removed);
+    job->second.containers.erase(found);
   }
-  for (const auto& [name, variable] : dropped) release(*variable);
+  release(removed);
+}
+
+void VariableStore::begin_job(const JobKey& job, bool fresh) {
+  std::vector<Variable> removed;
+  {
+    WriterLock lock(mutex_);
+    Job& known = jobs_[job.id];
+    known.generation = job.generation;
+    if (fresh) {
+      for (const auto& [name, container] : known.containers) take_out(container, removed);
+      known.containers.clear();
+    }
+  }
+  release(removed);
+}
+
+void VariableStore::drop_job(const std::string& job) {
+  std::vector<Variable> removed;
+  {
+    WriterLock lock(mutex_);
+    const auto found = jobs_.find(job);
+    if (found == jobs_.end()) return;
+    for (const auto& [name, container] : found->second.containers) take_out(container, removed);
+    jobs_.erase(found);
+  }
+  release(removed);
 }
 
 absl::Status VariableStore::set_optimizer(StoredVariable& variable,
@@ -163,15 +288,24 @@ absl::Status VariableStore::set_optimizer(StoredVariable& variable,
   return set.status();
 }
 
-std::vector<std::shared_ptr<StoredVariable>> VariableStore::list() const {
-  std::vector<std::shared_ptr<StoredVariable>> variables;
+std::vector<VariableStore::Variable> VariableStore::list() const {
+  std::vector<Variable> variables;
+  ReaderLock lock(mutex_);
+  variables.reserve(by_handle_.size());
+  for (const auto& [handle, entry] : by_handle_) variables.push_back(entry.variable);
+  return variables;
+}
+
+std::vector<VariableStore::Listed> VariableStore::list_by_job() const {
+  std::vector<Listed> variables;
   {
     ReaderLock lock(mutex_);
     variables.reserve(by_handle_.size());
-    for (const auto& [handle, variable] : by_handle_) variables.push_back(variable);
+    for (const auto& [handle, entry] : by_handle_) variables.push_back({entry.job, entry.variable});
   }
-  std::sort(variables.begin(), variables.end(), [](const auto& a, const auto& b) {
-    return std::tie(a->container, a->name) < std::tie(b->container, b->name);
+  std::sort(variables.begin(), variables.end(), [](const Listed& a, const Listed& b) {
+    return std::tie(a.job, a.variable->container, a.variable->name) <
+           std::tie(b.job, b.variable->container, b.variable->name);
   });
   return variables;
 }

@@ -1,6 +1,7 @@
 #include "trireme/ps/variable_store.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -8,9 +9,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <thread>
 
+#include "trireme/base/executor.h"
 #include "trireme/base/status.h"
+#include "trireme/graph/graph_builder.h"
+#include "trireme/observe/metrics.h"
+#include "trireme/runtime/part_step.h"
 
 namespace trireme {
 namespace {
@@ -32,11 +38,10 @@ TEST(VariableStore, TheFirstCreatorInitialises) {
 
   const absl::Status status = store.create("job", "w", at::ones({3})).status();
   EXPECT_EQ(error_code(status), ErrorCode::kAlreadyExists);
-  EXPECT_EQ(
+  EXPECT_THAT(
       describe(status),
-      "variable 'w': container 'job' already has it as float32 [2, 3]; it cannot be created "
-      "again as float32 [3]. Use another container, or restart the parameter servers to start "
-      "anew");
+      HasSubstr("variable 'w': container 'job' already has it as float32 [2, 3]; it cannot be "
+                "created again as float32 [3]. Use another container"));
 }
 
 TEST(VariableStore, CopiesTheInitialValue) {
@@ -53,8 +58,8 @@ TEST(VariableStore, RemovesVariablesAndContainers) {
   value_or_throw(store.create("other", "c", at::ones({8})));
   const uint64_t handle = stored(store, "a")->handle;
   EXPECT_EQ(store.bytes(), 96u);
-  EXPECT_TRUE(store.remove("job", "a").ok());
-  EXPECT_EQ(error_code(store.remove("job", "a")), ErrorCode::kNotFound);
+  // A repetition does nothing.
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(store.remove("job", {handle}).ok());
   EXPECT_EQ(error_code(store.lookup(std::vector<uint64_t>{handle}).status()), ErrorCode::kNotFound);
   EXPECT_THAT(describe(store.find("job", "a").status()),
               HasSubstr("variable 'a': container 'job' has no such variable on this server"));
@@ -75,7 +80,7 @@ TEST(VariableStore, RejectsVariablesBeyondTheMemoryLimit) {
   EXPECT_TRUE(store.create("job", "c", at::ones({9})).ok());
   EXPECT_EQ(error_code(store.set_optimizer(*stored(store, "a"), internal::make_rule("adam", {}))),
             ErrorCode::kResourceExhausted);
-  EXPECT_TRUE(store.remove("job", "a").ok());
+  EXPECT_TRUE(store.remove("job", {stored(store, "a")->handle}).ok());
   EXPECT_TRUE(store.create("job", "b", at::ones({10})).ok());
 }
 
@@ -93,13 +98,37 @@ TEST(VariableStore, CountsTheStateOfOptimizers) {
   EXPECT_EQ(store.bytes(), 0u);
 }
 
+// remove() and set_optimizer() of two clients may overlap: the variable was found before it was
+// removed, and its optimizer is set after.
+TEST(VariableStore, AnOptimizerThatIsSetAfterTheRemovalIsNotCounted) {
+  VariableStore store;
+  value_or_throw(store.create("job", "w", at::ones({8})));
+  const auto found = stored(store, "w");
+  EXPECT_TRUE(store.remove("job", {found->handle}).ok());
+  const absl::Status status = store.set_optimizer(*found, internal::make_rule("adam", {}));
+  EXPECT_EQ(error_code(status), ErrorCode::kNotFound) << describe(status);
+  EXPECT_EQ(store.bytes(), 0u);
+}
+
+TEST(VariableStore, RejectsAnOptimizerThatCannotUpdateTheVariable) {
+  VariableStore store;
+  value_or_throw(store.create("job", "w", at::ones({8}, at::kLong)));
+  const absl::Status status =
+      store.set_optimizer(*stored(store, "w"), internal::make_rule("adam", {}));
+  EXPECT_EQ(error_code(status), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(
+      describe(status),
+      HasSubstr("variable 'w': the optimizer adam cannot update a variable of dtype int64"));
+  EXPECT_EQ(store.bytes(), 64u);
+}
+
 TEST(StoredVariable, AppliesUpdates) {
   VariableStore store;
   value_or_throw(store.create("job", "w", at::ones({3, 2})));
   StoredVariable& variable = *stored(store, "w");
   const auto apply = [&](Update update) {
     throw_if_error(variable.check(update));
-    throw_if_error(variable.apply(update, std::nullopt, std::nullopt));
+    value_or_throw(variable.apply(update, std::nullopt, std::nullopt));
   };
   const at::Tensor ids = at::full({2}, 2, at::kLong);
   apply({.values = at::ones({3, 2})});
@@ -121,6 +150,120 @@ TEST(StoredVariable, AppliesUpdates) {
   EXPECT_EQ(
       error_code(variable.check({.kind = Update::Kind::kGradient, .values = at::ones({3, 2})})),
       ErrorCode::kFailedPrecondition);
+}
+
+TEST(StoredVariable, ChecksWhatCanBeApplied) {
+  VariableStore store;
+  value_or_throw(store.create("job", "w", at::ones({3, 2})));
+  StoredVariable& variable = *stored(store, "w");
+  throw_if_error(store.set_optimizer(variable, internal::make_rule("adam", {{"amsgrad", 1}})));
+  const Update rows{.kind = Update::Kind::kGradient,
+                    .ids = at::full({1}, 2, at::kLong),
+                    .values = at::ones({1, 2})};
+  const absl::Status status = variable.check(rows);
+  EXPECT_EQ(error_code(status), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(describe(status), HasSubstr("variable 'w': AMSGrad is not defined for sparse"));
+  EXPECT_TRUE(variable.check({.kind = Update::Kind::kGradient, .values = at::ones({3, 2})}).ok());
+
+  const auto bits =
+      value_or_throw(store.make("job", "bits", {c10::ScalarType::Bits8, {4}}, [](at::Tensor&) {}));
+  const at::Tensor values = at::empty({4}, c10::ScalarType::Bits8);
+  EXPECT_THAT(describe(bits.variable->check({.values = values})),
+              HasSubstr("variable 'bits': variables of dtype bits8 cannot be added to"));
+  EXPECT_TRUE(bits.variable->check({.kind = Update::Kind::kAssign, .values = values}).ok());
+}
+
+TEST(StoredVariable, ARateCountsForOneUpdateOnly) {
+  VariableStore store;
+  value_or_throw(store.create("job", "w", at::zeros({1})));
+  StoredVariable& variable = *stored(store, "w");
+  throw_if_error(store.set_optimizer(variable, internal::make_rule("sgd", {{"lr", 1}})));
+  const Update gradient{.kind = Update::Kind::kGradient, .values = at::ones({1})};
+  value_or_throw(variable.apply(gradient, std::nullopt, 0.25));
+  EXPECT_EQ(variable.tensor.item<float>(), -0.25);
+  value_or_throw(variable.apply(gradient, std::nullopt, std::nullopt));
+  EXPECT_EQ(variable.tensor.item<float>(), -1.25);
+}
+
+uint64_t version_of(StoredVariable& variable) {
+  at::Tensor contents = at::empty_like(variable.tensor);
+  return variable.read({}, contents.data_ptr());
+}
+
+TEST(StoredVariable, AVersionRisesWithEveryChangeAndWithNothingElse) {
+  VariableStore store;
+  value_or_throw(store.create("job", "w", at::zeros({4})));
+  StoredVariable& variable = *stored(store, "w");
+  const auto budget = std::make_shared<SnapshotBudget>(1 << 20);
+  const auto writer = std::make_shared<Writer>();
+  const Update update{.values = at::ones({4})};
+  const auto push = [&](uint64_t sequence) {
+    return variable.apply(update, StoredVariable::Push{writer, PushId{1, sequence, 0}},
+                          std::nullopt);
+  };
+  const uint64_t first = value_or_throw(push(7));
+  EXPECT_EQ(version_of(variable), first);
+  const StoredVariable::Snapshot snapshot = variable.snapshot(budget);
+  EXPECT_EQ(snapshot.version, first);
+
+  EXPECT_EQ(value_or_throw(push(7)), first) << "a repetition";
+  writer->raise_watermark(600);
+  EXPECT_EQ(error_code(push(7).status()), ErrorCode::kAborted);
+  variable.forget_pushes();
+  throw_if_error(store.set_optimizer(variable, internal::make_rule("sgd", {})));
+  const uint64_t second = version_of(variable);
+  EXPECT_GT(second, first) << "the optimizer is a part of the variable";
+  throw_if_error(store.set_optimizer(variable, internal::make_rule("sgd", {})));
+  EXPECT_FALSE(store.set_optimizer(variable, internal::make_rule("adam", {})).ok());
+  EXPECT_EQ(version_of(variable), second);
+
+  const uint64_t third = value_or_throw(variable.apply(update, std::nullopt, std::nullopt));
+  EXPECT_EQ(third, second + 1);
+  EXPECT_EQ(variable.snapshot(budget).version, third);
+  EXPECT_TRUE(snapshot.contents.equal(at::ones({4}))) << "a snapshot does not change";
+}
+
+// Returns the part of a session's graph that adds its input to variable 'w'.
+std::shared_ptr<internal::RegisteredPart> part_that_adds(const at::Tensor& like) {
+  internal::GraphBuilder builder("add");
+  proto::GraphDef& def = builder.mutable_def();
+  proto::Variable* variable = def.add_variables();
+  variable->set_name("w");
+  variable->set_written(true);
+  internal::set_type(like, variable->mutable_type());
+  def.set_inputs(1);
+  const uint32_t contents = builder.add_value(proto::Value::VARIABLE, 0, like);
+  const uint32_t input = builder.add_value(proto::Value::INPUT, 0, like);
+  proto::Node* node = builder.add_node("aten::add_.Tensor");
+  node->add_arguments()->set_value(contents);
+  node->add_arguments()->set_value(input);
+  node->add_arguments()->set_integer(1);
+  node->add_results()->set_none(true);
+  auto part = std::make_shared<internal::RegisteredPart>();
+  part->plan = value_or_throw(internal::compile(builder.finish()));
+  return part;
+}
+
+TEST(StoredVariable, OperatorsOfSessionsTakeVersionsToo) {
+  VariableStore store;
+  const auto hosted = value_or_throw(store.create("job", "w", at::zeros({4})));
+  StoredVariable& variable = *stored(store, "w");
+  const auto budget = std::make_shared<SnapshotBudget>(1 << 20);
+  const uint64_t before = variable.snapshot(budget).version;
+  Metrics metrics;
+  internal::StepGauges gauges(metrics);
+  InlineExecutor executor;
+  std::optional<absl::Status> ended;
+  const auto step =
+      std::make_shared<internal::PartStep>(part_that_adds(variable.tensor), 1, gauges);
+  step->start({.tensors = {at::ones({4})}, .deadline = after(std::chrono::seconds(20))}, {hosted},
+              executor,
+              [&](absl::StatusOr<internal::PartResult> result) { ended = result.status(); });
+  ASSERT_TRUE(ended.has_value());
+  throw_if_error(*ended);
+  const StoredVariable::Snapshot after_step = variable.snapshot(budget);
+  EXPECT_EQ(after_step.version, before + 1);
+  EXPECT_TRUE(after_step.contents.equal(at::ones({4}))) << "not the snapshot from before";
 }
 
 // Returns the bytes of a tensor in pieces of `piece` bytes, which may cut elements.
@@ -145,10 +288,10 @@ TEST(StoredVariable, AppliesUpdatesFromPieces) {
       StoredVariable& variable = *stored(store, "w");
       Update update{.values = at::empty_like(delta, at::kMeta), .scattered = scatter(delta, piece)};
       throw_if_error(variable.check(update));
-      throw_if_error(variable.apply(update, std::nullopt, std::nullopt));
+      value_or_throw(variable.apply(update, std::nullopt, std::nullopt));
       EXPECT_TRUE(variable.tensor.equal(delta.add(1))) << dtype << " in pieces of " << piece;
       update.kind = Update::Kind::kAssign;
-      throw_if_error(variable.apply(update, std::nullopt, std::nullopt));
+      value_or_throw(variable.apply(update, std::nullopt, std::nullopt));
       EXPECT_TRUE(variable.tensor.equal(delta)) << dtype << " in pieces of " << piece;
     }
   }

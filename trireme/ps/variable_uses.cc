@@ -29,6 +29,8 @@ VariableUses::VariableUses(const Plan& plan, const std::vector<bool>& on_servers
     for (const auto& used : node(i).arguments()) {
       for_each_value(used, [&](int64_t id) { users_[id].push_back(i); });
     }
+  }
+  for (int i = 0; i < def_.nodes_size(); ++i) {
     const NodePlan& planned = plan_.nodes[i];
     for (int position : planned.writes ? writable_arguments(planned.op) : std::vector<int>()) {
       for_each_value(node(i).arguments(position),
@@ -50,12 +52,22 @@ int64_t VariableUses::argument(int index, int position) const {
   return argument.has_value() ? static_cast<int64_t>(argument.value()) : -1;
 }
 
+int64_t VariableUses::result(int index, int position) const {
+  const auto& result = node(index).results(position);
+  return result.has_value() ? static_cast<int64_t>(result.value()) : -1;
+}
+
 double VariableUses::scale(int index) const {
   const auto& alpha = node(index).arguments(2);
   const double number = alpha.kind_case() == proto::Argument::kInteger
                             ? static_cast<double>(alpha.integer())
                             : alpha.number();
-  return is_op(index, "aten::sub_.Tensor") ? -number : number;
+  const bool subtracts = is_op(index, "aten::sub_.Tensor") || is_op(index, "aten::sub.Tensor");
+  return subtracts ? -number : number;
+}
+
+bool VariableUses::has_type_of(int64_t id, uint32_t variable) const {
+  return same_type(value(id).type(), type_of(variable)) && !value(id).type().sparse();
 }
 
 const proto::TensorType& VariableUses::type_of(uint32_t variable) const {
@@ -78,14 +90,22 @@ VariableUses::Use VariableUses::use(int index, uint32_t variable, bool writes) c
   if (other < 0 || plan_.storages[other] == plan_.storages[argument(index, 0)]) {
     return Use::kWrite;
   }
-  if (!same_type(value(other).type(), type_of(variable)) || value(other).type().sparse()) {
-    return Use::kWrite;
-  }
+  if (!has_type_of(other, variable)) return Use::kWrite;
   if (is_op(index, "aten::add_.Tensor") || is_op(index, "aten::sub_.Tensor")) return Use::kAdd;
   return is_op(index, "aten::copy_") ? Use::kAssign : Use::kWrite;
 }
 
+// The backward operator of an embedding_bag that takes maxima gets the ids of the rows that had
+// them. If only some rows are pulled, they have other ids, so all rows are pulled then.
 int64_t VariableUses::row_ids(int index) const {
+  if (is_op(index, "aten::_embedding_bag")) {
+    constexpr int kMode = 4, kMax = 2, kIdsOfMaxima = 3;
+    const auto& maxima = node(index).results(kIdsOfMaxima);
+    const bool used =
+        maxima.has_value() &&
+        (!users_[maxima.value()].empty() || std::ranges::count(def_.outputs(), maxima.value()) > 0);
+    if (node(index).arguments(kMode).integer() == kMax && used) return -1;
+  }
   if (is_op(index, "aten::embedding") || is_op(index, "aten::_embedding_bag") ||
       is_op(index, "aten::_embedding_bag_forward_only")) {
     return argument(index, 1);
@@ -98,6 +118,11 @@ int64_t VariableUses::row_ids(int index) const {
 
 int VariableUses::row_ids_position(const Node& node) {
   return node.op() == "aten::index_select" ? 2 : 1;
+}
+
+// An `embedding` has a padding row too, but reads it like any other: only its gradient is left out.
+int VariableUses::padding_position(const Node& node) {
+  return node.op().starts_with("aten::_embedding_bag") ? 8 : -1;
 }
 
 // Values whose memory is written anywhere in the step are excluded: before the pull they could have
@@ -123,34 +148,6 @@ bool VariableUses::runs_before_pull(int64_t id, std::set<int>& nodes) const {
     for_each_value(used, [&](int64_t id) { all = all && runs_before_pull(id, nodes); });
   }
   return all;
-}
-
-// Walks from the gradient down its additions to the terms. Every value on the way must have one
-// user and must not be an output, since the nodes that make it are dropped. Terms must be gradients
-// of embeddings that are not scaled by the frequency of their ids (argument 4), which depends on
-// all ids together.
-bool VariableUses::is_sum_of_rows(int64_t gradient, uint32_t variable,
-                                  std::vector<int>& makers) const {
-  std::vector<int64_t> terms = {gradient};
-  while (!terms.empty()) {
-    const int64_t term = terms.back();
-    terms.pop_back();
-    const int maker = term < 0 ? -1 : makers_[term];
-    if (maker < 0 || users_[term].size() != 1 || writers_.contains(plan_.storages[term]) ||
-        std::ranges::count(def_.outputs(), term) != 0 ||
-        !same_type(value(term).type(), type_of(variable))) {
-      return false;
-    }
-    makers.push_back(maker);
-    if (is_op(maker, "aten::add.Tensor") && scale(maker) == 1) {
-      terms.push_back(argument(maker, 1));
-      terms.push_back(argument(maker, 0));
-    } else if (!is_op(maker, "aten::embedding_dense_backward") ||
-               node(maker).arguments(4).boolean()) {
-      return false;
-    }
-  }
-  return true;
 }
 
 bool VariableUses::is_written_from(int64_t id, int index) const {

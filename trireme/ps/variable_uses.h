@@ -40,20 +40,28 @@ class VariableUses {
   // Returns the id of the value that a node has as an argument, or -1 if the argument is not a
   // value.
   int64_t argument(int index, int position) const;
+  // Returns the id of the value that a node makes as a result, or -1 if the result is not a value.
+  int64_t result(int index, int position) const;
   // Returns the factor by which an addition or subtraction multiplies the tensor that it adds.
   double scale(int index) const;
+  // Returns true if the value has the dtype and the shape of the variable.
+  bool has_type_of(int64_t id, uint32_t variable) const;
+  // Returns the node that makes a value, or -1 if it comes from outside of the step.
+  int maker(int64_t id) const { return makers_[id]; }
+  // Returns the nodes that use a value, in order.
+  const std::vector<int>& users(int64_t id) const { return users_[id]; }
 
   // Returns the value with the row ids, if the node reads rows of a table, or -1 for other nodes.
   int64_t row_ids(int index) const;
   // Returns the position of the row ids among the arguments of a node that reads rows.
   static int row_ids_position(const proto::Node& node);
+  // Returns the position of the id that a node which reads rows leaves out, or -1 if its operator
+  // leaves out no rows.
+  static int padding_position(const proto::Node& node);
 
   // Collects the nodes that compute a value. Returns true if they can run before the pull: they do
   // not depend on variables of the servers, write nothing and draw no random numbers.
   bool runs_before_pull(int64_t id, std::set<int>& nodes) const;
-  // Collects the nodes that compute a gradient. Returns true if it is the gradient of an embedding,
-  // or a sum of such gradients, and no other node uses it or a term of it.
-  bool is_sum_of_rows(int64_t gradient, uint32_t variable, std::vector<int>& makers) const;
   // Returns true if the memory of a value is written by this node or a later one.
   bool is_written_from(int64_t id, int index) const;
 

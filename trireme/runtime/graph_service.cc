@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "trireme/base/peer_clock.h"
 #include "trireme/base/status.h"
 #include "trireme/graph/graph_file.h"
 #include "trireme/runtime/crossings.h"
@@ -14,10 +15,10 @@
 // roles may call it and what a repeated request means.
 //
 // Threads: handlers run on the threads that serve calls and must not block. Calls that wait for
-// other tasks (RegisterGraph, InitializeVariables) move to a small pool of their own. Steps never
-// wait on a thread: they answer from the callback of their last part. Operators run on the pool
-// "steps", except for short parts, which run on the thread that brings the request or the last
-// value.
+// other tasks (RegisterGraph, InitializeVariables, an OpenSession that joins a job) move to a small
+// pool of their own. Steps never wait on a thread: they answer from the callback of their last
+// part. Operators run on the pool "steps", except for short parts, which run on the thread that
+// brings the request or the last value.
 //
 // RunStep and RunPart are answered once: a repetition gets the answer of the first attempt, so that
 // a lost answer does not run a step twice. All other methods may be repeated without harm.
@@ -36,8 +37,8 @@ constexpr Roles kClients = {Role::kChief, Role::kWorker, Role::kEvaluator, Role:
 // Roles of tasks, which act as masters and run parts of graphs.
 constexpr Roles kTasks = {Role::kChief, Role::kWorker, Role::kPs, Role::kEvaluator};
 
-// Number of threads that wait for other tasks while graphs are registered.
-constexpr int kMasterThreads = 2;
+// Number of threads that wait for other tasks while graphs are registered and jobs are joined.
+constexpr int kMasterThreads = 4;
 
 StepKey key_of(const StepId& id) {
   return {id.registration(), id.number()};
@@ -47,6 +48,11 @@ StepKey key_of(const StepId& id) {
 template <typename Proto>
 Duration lease_of(const Proto& request) {
   return std::min(milliseconds(request.lease_ms()), milliseconds(std::chrono::hours(25)));
+}
+
+template <typename Proto>
+VariableScope scope_of(const Proto& request) {
+  return {request.job(), request.generation(), request.container()};
 }
 
 class GraphService final : public Service {
@@ -125,12 +131,28 @@ class GraphService final : public Service {
   }
 
   void open_session(const OpenSessionRequest& request, ServerCall call) {
-    const absl::Status status =
-        master_->open_session(request.session(), {.container = request.container(),
-                                                  .lease = lease_of(request),
-                                                  .strict_placement = request.strict_placement()});
-    if (!status.ok()) return call.respond(status);
-    call.respond(make_message(OpenSessionResponse()));
+    internal::SessionSettings settings{
+        .container = request.container(),
+        .lease = lease_of(request),
+        .strict_placement = request.strict_placement(),
+        .job = {request.job(), request.resume(), request.keep(), request.session(),
+                request.generation(),
+                from_clock_milliseconds(request.sent_ms(), Clock::real().now())}};
+    // Looked up once: the choice of the thread and that between joining and renewing must agree.
+    if (!request.job().empty()) settings.member = master_->job_of(request.session());
+    const bool joins = !request.job().empty() && settings.member == nullptr;
+    const auto open = [this, settings](ServerCall& call) -> absl::StatusOr<Message> {
+      OpenSessionResponse response;
+      TRIREME_ASSIGN_OR_RETURN(
+          const uint64_t generation,
+          master_->open_session(settings.job.session, settings, call.deadline()));
+      response.set_generation(generation);
+      response.set_clock_ms(to_clock_milliseconds(Clock::real().now()));
+      return make_message(response);
+    };
+    // Joining a job waits for other tasks. A renewal must not, since it may come late already.
+    if (joins) return respond_later(std::move(call), open);
+    call.respond(open(call));
   }
 
   void close_session(const CloseSessionRequest& request, ServerCall call) {
@@ -176,10 +198,17 @@ class GraphService final : public Service {
     auto tensors =
         internal::TensorReader(std::move(call.request().tensors)).rest(request.undefined_inputs());
     if (!tensors.ok()) return call.respond(tensors.status());
+    auto graph = master_->find_graph(request.session(), request.graph());
+    if (!graph.ok()) return call.respond(graph.status());
+    if (*graph == nullptr) {
+      RunStepResponse response;
+      response.set_unknown_graph(true);
+      return call.respond(make_message(response));
+    }
     internal::StepInputs inputs{*std::move(tensors), request.seed(), request.step(),
                                 after_milliseconds(request.timeout_ms()), request.token()};
     master_->run_step(
-        request.session(), request.graph(), std::move(inputs),
+        *std::move(graph), std::move(inputs),
         [call = std::move(call)](absl::StatusOr<std::vector<at::Tensor>> outputs) mutable {
           if (!outputs.ok()) return call.respond(outputs.status());
           RunStepResponse response;
@@ -200,7 +229,7 @@ class GraphService final : public Service {
       Worker::NewPart part;
       part.session = request.session();
       part.registration = request.registration();
-      part.container = request.container();
+      part.scope = scope_of(request);
       part.lease = lease_of(request);
       TRIREME_ASSIGN_OR_RETURN(part.master,
                                try_call([&] { return TaskId::parse(request.master()); }));
@@ -255,7 +284,7 @@ class GraphService final : public Service {
   }
 
   void find_variables(const VariablesRequest& request, ServerCall call) {
-    const auto exists = worker_->find_variables(request.container(),
+    const auto exists = worker_->find_variables(scope_of(request),
                                                 {request.names().begin(), request.names().end()});
     if (!exists.ok()) return call.respond(exists.status());
     VariablesResponse response;
@@ -265,7 +294,7 @@ class GraphService final : public Service {
 
   void make_variables(const VariablesRequest& request, ServerCall call) {
     const absl::Status status = worker_->make_variables(
-        request.session(), lease_of(request), request.container(),
+        request.session(), lease_of(request), scope_of(request),
         {request.names().begin(), request.names().end()}, call.request().tensors);
     if (!status.ok()) return call.respond(status);
     call.respond(make_message(VariablesResponse()));

@@ -30,15 +30,15 @@ void LocalTask::check_health(Time, OnStatus done) {
   done(absl::OkStatus());
 }
 
-absl::StatusOr<std::vector<bool>> LocalTask::find_variables(const std::string& container,
+absl::StatusOr<std::vector<bool>> LocalTask::find_variables(const VariableScope& scope,
                                                             const std::vector<std::string>& names,
                                                             Time) {
-  return worker_->find_variables(container, names);
+  return worker_->find_variables(scope, names);
 }
 
 void LocalTask::make_variables(NewVariables variables, Time, OnStatus done) {
-  done(worker_->make_variables(variables.session, variables.lease, variables.container,
-                               variables.names, variables.initial));
+  done(worker_->make_variables(variables.session, variables.lease, variables.scope, variables.names,
+                               variables.initial));
 }
 
 void LocalTask::renew_session(uint64_t session, Duration lease) {

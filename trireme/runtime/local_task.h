@@ -25,7 +25,7 @@ class LocalTask final : public TaskStub {
   void abort_step(const StepKey& key, const std::string& reason) override;
   void check_health(Time limit, OnStatus done) override;
 
-  absl::StatusOr<std::vector<bool>> find_variables(const std::string& container,
+  absl::StatusOr<std::vector<bool>> find_variables(const VariableScope& scope,
                                                    const std::vector<std::string>& names,
                                                    Time deadline) override;
   void make_variables(NewVariables variables, Time deadline, OnStatus done) override;

@@ -50,6 +50,11 @@ void MasterGraph::end_step(uint64_t number) {
   under_way_.erase(number);
 }
 
+bool MasterGraph::has_steps() const {
+  MutexLock lock(mutex_);
+  return !under_way_.empty();
+}
+
 uint64_t MasterGraph::oldest_step() const {
   MutexLock lock(mutex_);
   return under_way_.empty() ? next_step_ : under_way_.begin()->first;

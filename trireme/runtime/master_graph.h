@@ -10,7 +10,9 @@
 #include "trireme/base/mutex.h"
 #include "trireme/placement/cutter.h"
 #include "trireme/placement/placer.h"
+#include "trireme/runtime/session_job.h"
 #include "trireme/runtime/task_stub.h"
+#include "trireme/runtime/variable_host.h"
 
 namespace trireme::internal {
 
@@ -19,6 +21,14 @@ struct SessionSettings {
   std::string container;
   Duration lease = std::chrono::seconds(60);  // time without a renewal after which it ends
   bool strict_placement = false;              // true: a device that its task lacks is an error
+  SessionJobOptions job = {};                 // job that a shared container belongs to
+  std::shared_ptr<SessionJob> member = {};    // the session's part in that job; null without one
+
+  // Returns the names of the session's variables on its tasks.
+  VariableScope scope() const {
+    if (member == nullptr) return container;
+    return {job.id, member->generation(), container};
+  }
 };
 
 // A step in flight, as the graph and the session that it belongs to see it. Thread-safe.
@@ -57,7 +67,7 @@ class MasterGraph {
   std::shared_ptr<const Registered> registered() const;
   void set_registered(std::shared_ptr<const Registered> registered);
   // Drops this registration, if it is still the current one. Called when a step over it failed
-  // because a task was lost.
+  // because a task was lost. Its parts are released once no step holds it (MasterRegistrations).
   void invalidate(const Registered& registered);
 
   // Returns the number of the new step. Numbers increase, and each is used once.
@@ -66,6 +76,8 @@ class MasterGraph {
   // Returns the number of the oldest step in flight; the number of the next step if there is none.
   // Tasks drop what is left of steps before it.
   uint64_t oldest_step() const;
+  // Returns true while a step is in flight.
+  bool has_steps() const;
   // Calls check_tasks() of each step in flight.
   void check_steps();
 

@@ -17,16 +17,28 @@
 // threads, and the RunStep may be a repetition. So the tokens that were cancelled last are
 // remembered, and a step with one of them does not start.
 //
-// Nothing is called under the lock. Graphs that fall out of a session, and tasks that hold
-// something of it, are returned to the master, which makes the calls.
+// No call is made under the lock. The tasks that hold something of a session that ends are returned
+// to the master, which makes the calls. The parts of evicted graphs are released by
+// MasterRegistrations.
 namespace trireme::internal {
 namespace {
 
-// Maximum number of graphs of a session. The graph that was registered longest ago is dropped
-// first; a client that still uses it registers it again.
-constexpr size_t kMostGraphs = 256;
 // Maximum number of cancelled tokens that a session remembers.
 constexpr size_t kMostCancelled = 256;
+// Maximum number of closed sessions that are remembered.
+constexpr size_t kMostClosed = 256;
+
+absl::Status check_settings(uint64_t session, const SessionSettings& settings) {
+  if (session != 0 && settings.lease >= std::chrono::seconds(1) &&
+      settings.lease <= std::chrono::hours(24)) {
+    return absl::OkStatus();
+  }
+  return make_status(
+      ErrorCode::kInvalidArgument,
+      absl::StrCat("cannot open session ", format_incarnation(session), " with a lease of ",
+                   format_duration(settings.lease),
+                   ": the id must not be 0 and the lease must be between one second and one day"));
+}
 
 absl::Status unknown_session(uint64_t session) {
   return make_status(
@@ -38,19 +50,15 @@ absl::Status unknown_session(uint64_t session) {
 }  // namespace
 
 absl::Status MasterSessions::open(uint64_t session, const SessionSettings& settings) {
-  if (session == 0 || settings.lease < std::chrono::seconds(1) ||
-      settings.lease > std::chrono::hours(24)) {
-    return make_status(
-        ErrorCode::kInvalidArgument,
-        absl::StrCat(
-            "cannot open session ", format_incarnation(session), " with a lease of ",
-            format_duration(settings.lease),
-            ": the id must not be 0 and the lease must be between one second and one day"));
-  }
+  TRIREME_RETURN_IF_ERROR(check_settings(session, settings));
   MutexLock lock(mutex_);
   if (stopped_) return make_status(ErrorCode::kUnavailable, "the server is stopping");
+  TRIREME_RETURN_IF_ERROR(check_not_closed(session));
   Session& opened = sessions_[session];
+  // Graphs may already use the part of an earlier request.
+  const std::shared_ptr<SessionJob> member = opened.settings.member;
   opened.settings = settings;
+  if (member != nullptr) opened.settings.member = member;
   if (opened.settings.container.empty()) opened.settings.container = own_container(session);
   opened.until = after(settings.lease);
   return absl::OkStatus();
@@ -65,6 +73,17 @@ std::optional<std::set<TaskId>> MasterSessions::close(uint64_t session) {
   return tasks;
 }
 
+void MasterSessions::reject(uint64_t session) {
+  MutexLock lock(mutex_);
+  closed_.push_front(session);
+  if (closed_.size() > kMostClosed) closed_.pop_back();
+}
+
+absl::Status MasterSessions::check_not_closed(uint64_t session) const {
+  const bool closed = std::ranges::find(closed_, session) != closed_.end();
+  return closed ? unknown_session(session) : absl::OkStatus();
+}
+
 void MasterSessions::stop() {
   MutexLock lock(mutex_);
   stopped_ = true;
@@ -76,13 +95,33 @@ bool MasterSessions::stopped() {
   return stopped_;
 }
 
+std::shared_ptr<SessionJob> MasterSessions::job_of(uint64_t session) {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? nullptr : found->second.settings.member;
+}
+
+absl::Status MasterSessions::begin_join(uint64_t session, const SessionSettings& settings) {
+  TRIREME_RETURN_IF_ERROR(check_settings(session, settings));
+  MutexLock lock(mutex_);
+  TRIREME_RETURN_IF_ERROR(check_not_closed(session));
+  if (joining_.insert(session).second) return absl::OkStatus();
+  return make_status(ErrorCode::kUnavailable,
+                     absl::StrCat("another request of session ", format_incarnation(session),
+                                  " is joining its job"));
+}
+
+void MasterSessions::end_join(uint64_t session) {
+  MutexLock lock(mutex_);
+  joining_.erase(session);
+}
+
 absl::StatusOr<MasterSessions::Lookup> MasterSessions::look_up(uint64_t session, uint64_t graph) {
   MutexLock lock(mutex_);
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return unknown_session(session);
-  const auto known = found->second.graphs.find(graph);
-  return Lookup{found->second.settings,
-                known == found->second.graphs.end() ? nullptr : known->second};
+  const auto* known = found->second.graphs.find(graph);
+  return Lookup{found->second.settings, known == nullptr ? nullptr : *known};
 }
 
 absl::StatusOr<std::shared_ptr<MasterGraph>> MasterSessions::find_graph(uint64_t session,
@@ -91,38 +130,29 @@ absl::StatusOr<std::shared_ptr<MasterGraph>> MasterSessions::find_graph(uint64_t
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return unknown_session(session);
   found->second.until = after(found->second.settings.lease);
-  const auto known = found->second.graphs.find(graph);
-  if (known == found->second.graphs.end()) {
-    return make_status(
-        ErrorCode::kNotFound,
-        absl::StrCat("graph ", graph, " is not registered, or is no longer registered"));
-  }
-  return known->second;
+  const auto* known = found->second.graphs.find(graph);
+  if (known == nullptr) return nullptr;
+  return *known;
 }
 
-absl::StatusOr<MasterSessions::Added> MasterSessions::add_graph(uint64_t session, uint64_t number,
-                                                                std::shared_ptr<MasterGraph> graph,
-                                                                const std::set<TaskId>& tasks) {
+absl::StatusOr<std::shared_ptr<MasterGraph>> MasterSessions::add_graph(
+    uint64_t session, uint64_t number, std::shared_ptr<MasterGraph> graph,
+    const std::set<TaskId>& tasks) {
+  std::vector<std::shared_ptr<MasterGraph>> evicted;  // destroyed after the lock is released
   MutexLock lock(mutex_);
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return unknown_session(session);
   Session& open = found->second;
   open.until = after(open.settings.lease);
   open.tasks.insert(tasks.begin(), tasks.end());
-  Added added;
   // Two attempts of one call may both get here. Steps may already run with the graph of the first.
-  std::shared_ptr<MasterGraph>& known = open.graphs[number];
-  if (known == nullptr) known = graph;
-  if (known != graph) added.dropped.push_back(std::move(graph));
-  added.graph = known;
-  open.recent.remove(number);
-  open.recent.push_front(number);
-  if (open.recent.size() > kMostGraphs) {
-    added.dropped.push_back(std::move(open.graphs[open.recent.back()]));
-    open.graphs.erase(open.recent.back());
-    open.recent.pop_back();
-  }
-  return added;
+  if (const auto* known = open.graphs.find(number)) return *known;
+  open.graphs.put(number, graph);
+  // A graph with steps in flight stays, because review() has the health of their tasks checked.
+  evicted = open.graphs.evict(kMostGraphs, [&](const std::shared_ptr<MasterGraph>& other) {
+    return other != graph && !other->has_steps();
+  });
+  return graph;
 }
 
 bool MasterSessions::add_step(uint64_t session, uint64_t token, std::weak_ptr<RunningStep> step) {

@@ -1,5 +1,7 @@
 #include "trireme/runtime/part_step.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/exec/step_generator.h"
@@ -9,7 +11,7 @@
 
 // The states of a part of a step:
 //
-//   new      Values may arrive and are kept. abort() ends it without a result.
+//   new      Values may arrive and are kept. abort() ends it; start() then fails with the error.
 //   running  One thread is in advance() and runs operators in captured order.
 //   parked   The run needs a value that has not arrived (awaited_ is set), and no thread runs it.
 //            The deliver() that brings the value resets awaited_ and lets the run advance.
@@ -51,15 +53,26 @@ PartStep::~PartStep() {
   gauges_.steps.add(-1);
 }
 
-bool PartStep::start(PartInputs inputs, std::vector<std::shared_ptr<HostedVariable>> variables,
+bool PartStep::claim() {
+  MutexLock lock(mutex_);
+  return !std::exchange(claimed_, true);
+}
+
+void PartStep::start(PartInputs inputs, std::vector<std::shared_ptr<HostedVariable>> variables,
                      Executor& executor, OnPartResult done) {
+  absl::Status over;
   {
     MutexLock lock(mutex_);
-    if (started_ || ended_) return false;
+    if (ended_) {
+      over = aborted_;
+    } else {
+      limit_ = inputs.deadline;
+      done_ = std::move(done);
+    }
     started_ = true;
-    limit_ = inputs.deadline;
-    done_ = std::move(done);
   }
+  // The caller still waits for an answer.
+  if (!over.ok()) return done(with_origin(std::move(over), {part_->task, ""}));
   variables_ = std::move(variables);
   executor_ = &executor;
   deadline_ = inputs.deadline;
@@ -67,6 +80,7 @@ bool PartStep::start(PartInputs inputs, std::vector<std::shared_ptr<HostedVariab
   PartRunOptions options;
   options.stop = stop_.get_token();
   options.transfers = this;
+  options.check_write = part_->check_write;
   for (const auto& variable : variables_) {
     tensors.push_back(variable->tensor);
     options.locks.push_back(&variable->mutex);
@@ -76,8 +90,7 @@ bool PartStep::start(PartInputs inputs, std::vector<std::shared_ptr<HostedVariab
   run_ = std::make_unique<PartRun>(part_->plan, std::move(tensors), std::move(generator),
                                    std::move(options));
   if (absl::Status bound = run_->bind(inputs.tensors); !bound.ok()) {
-    finish(std::move(bound));
-    return true;
+    return finish(std::move(bound));
   }
   if (inputs.stop.stop_possible()) {
     // The callback must not keep the step alive, which owns it.
@@ -92,7 +105,6 @@ bool PartStep::start(PartInputs inputs, std::vector<std::shared_ptr<HostedVariab
   } else {
     executor.submit([self = shared_from_this()] { self->advance(); });
   }
-  return true;
 }
 
 void PartStep::deliver(uint32_t edge, Pieces pieces) {

@@ -37,8 +37,11 @@ struct StepKey {
 struct RegisteredPart {
   uint64_t session = 0;
   uint64_t registration = 0;
-  std::string task;       // name of this task, for errors
-  std::string container;  // container of the session's variables
+  std::string task;     // name of this task, for errors
+  VariableScope scope;  // names of the session's variables
+  // Returns an error once the scope's generation is not the current one of its job any more
+  // (PartRunOptions::check_write). Null for variables of no job.
+  std::function<absl::Status()> check_write = nullptr;
   std::shared_ptr<const Plan> plan;
   // Target of one send. Without a channel, the value travels to the master with the answer.
   struct Destination {
@@ -84,9 +87,12 @@ class PartStep : public std::enable_shared_from_this<PartStep>, private Transfer
   PartStep(std::shared_ptr<RegisteredPart> part, uint64_t number, StepGauges& gauges);
   ~PartStep() override;
 
-  // Runs the part. `done` is called exactly once, on any thread. Returns false, and does not call
-  // `done`, if the step was started before or is over.
-  bool start(PartInputs inputs, std::vector<std::shared_ptr<HostedVariable>> variables,
+  // Returns true to the first caller, which alone may call start() and removes the step at its end.
+  // A request to run the step may arrive twice, and the second must not end what the first runs.
+  [[nodiscard]] bool claim();
+  // Runs the part. Called once. `done` is called exactly once, on any thread: with the error of
+  // abort() if the step was aborted before it started.
+  void start(PartInputs inputs, std::vector<std::shared_ptr<HostedVariable>> variables,
              Executor& executor, OnPartResult done);
   // Takes a value from another task. Duplicates, and values that come too late, are dropped.
   void deliver(uint32_t edge, Pieces pieces);
@@ -136,6 +142,7 @@ class PartStep : public std::enable_shared_from_this<PartStep>, private Transfer
   std::optional<uint32_t> awaited_ ABSL_GUARDED_BY(mutex_);
   Time limit_ ABSL_GUARDED_BY(mutex_) = Time::max();  // deadline, once started
   OnPartResult done_ ABSL_GUARDED_BY(mutex_);
+  bool claimed_ ABSL_GUARDED_BY(mutex_) = false;  // true once claim() was called
   bool started_ ABSL_GUARDED_BY(mutex_) = false;  // true once start() was called
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;    // true once the result is decided
   bool ran_ ABSL_GUARDED_BY(mutex_) = false;      // true once all operators have run

@@ -26,6 +26,13 @@ void set_step_id(const StepKey& key, StepId& id) {
   id.set_number(key.number);
 }
 
+template <typename Request>
+void set_scope(const VariableScope& scope, Request& request) {
+  request.set_job(scope.job);
+  request.set_generation(scope.generation);
+  request.set_container(scope.container);
+}
+
 absl::StatusOr<PartResult> read_part_result(Response response, size_t outputs) {
   if (!response.ok()) return response.status();
   TRIREME_ASSIGN_OR_RETURN(const auto answer, parse_body<RunPartResponse>(*response));
@@ -60,7 +67,7 @@ void RemoteTask::register_part(const Worker::NewPart& part, Time deadline, OnSta
   RegisterPartRequest request;
   request.set_session(part.session);
   request.set_registration(part.registration);
-  request.set_container(part.container);
+  set_scope(part.scope, request);
   request.set_lease_ms(lease_milliseconds(part.lease));
   request.set_master(part.master.to_string());
   *request.mutable_def() = part.graph->def;
@@ -112,14 +119,14 @@ void RemoteTask::abort_step(const StepKey& key, const std::string& reason) {
 }
 
 void RemoteTask::check_health(Time limit, OnStatus done) {
-  health_checker_->check(channel_, incarnation_, limit, std::move(done));
+  health_checker_->check(channel_, incarnation_, {.limit = limit}, std::move(done));
 }
 
-absl::StatusOr<std::vector<bool>> RemoteTask::find_variables(const std::string& container,
+absl::StatusOr<std::vector<bool>> RemoteTask::find_variables(const VariableScope& scope,
                                                              const std::vector<std::string>& names,
                                                              Time deadline) {
   VariablesRequest request;
-  request.set_container(container);
+  set_scope(scope, request);
   *request.mutable_names() = {names.begin(), names.end()};
   const Response response = channel_->call(kFindVariables, make_message(request),
                                            {.deadline = deadline, .retry = step_retry()});
@@ -130,7 +137,7 @@ absl::StatusOr<std::vector<bool>> RemoteTask::find_variables(const std::string& 
 
 void RemoteTask::make_variables(NewVariables variables, Time deadline, OnStatus done) {
   VariablesRequest request;
-  request.set_container(variables.container);
+  set_scope(variables.scope, request);
   request.set_session(variables.session);
   request.set_lease_ms(lease_milliseconds(variables.lease));
   *request.mutable_names() = {variables.names.begin(), variables.names.end()};

@@ -7,7 +7,6 @@
 
 #include "trireme/base/status.h"
 #include "trireme/rpc/port_reservation.h"
-#include "trireme/runtime/master_sessions.h"
 #include "trireme/runtime/server_service.h"
 #include "trireme/runtime/task_server.h"
 
@@ -113,19 +112,6 @@ TEST(PortReservation, PortsDiffer) {
     numbers.insert(ports.back().port());
   }
   EXPECT_EQ(numbers.size(), 50u);
-}
-
-TEST(MasterSessionsTest, AStepThatWasCancelledBeforeItArrivedDoesNotStart) {
-  internal::MasterSessions sessions;
-  ASSERT_TRUE(sessions.open(1, {}).ok());
-  EXPECT_TRUE(sessions.add_step(1, 10, {}));
-  EXPECT_EQ(sessions.cancel_step(1, 20), nullptr);
-  EXPECT_FALSE(sessions.add_step(1, 20, {}));
-  EXPECT_TRUE(sessions.add_step(1, 30, {}));
-  // A repetition of a RunStep whose step was cancelled.
-  sessions.cancel_step(1, 10);
-  sessions.remove_step(1, 10);
-  EXPECT_FALSE(sessions.add_step(1, 10, {}));
 }
 
 }  // namespace

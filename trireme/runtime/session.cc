@@ -25,8 +25,8 @@
 #include "trireme/runtime/peer_channels.h"
 #include "trireme/runtime/session.pb.h"
 #include "trireme/runtime/session_graphs.h"
+#include "trireme/runtime/session_requests.h"
 #include "trireme/runtime/session_variables.h"
-#include "trireme/runtime/tensor_lists.h"
 
 // The client's side of a session:
 //
@@ -34,7 +34,9 @@
 //   sends the parts to their tasks. Then the client creates the variables that do not exist yet.
 //   Tasks may not be up: the master answers with the tasks that it waits for, and the client asks
 //   again until the deadline.
-// - Every further step is one RunStep call (session_graphs.h).
+// - Every further step is one RunStep call (session_graphs.h). The master keeps the graphs that the
+//   session used last. If it has evicted the graph of a step, it answers so, and the client
+//   registers the graph and sends the step again (register_again).
 // - From its creation on, a variable has the session as its holder (session_variables.h). Reads and
 //   changes of it outside of a function come here, and run as steps.
 // - When the master or a task has forgotten the session, after a restart or the end of the lease,
@@ -50,9 +52,13 @@ namespace {
 using internal::FunctionStep;
 using internal::KnownGraph;
 using internal::VariableRecord;
+using StepOutputs = std::vector<at::Tensor>;
+using OnStepOutputs = std::function<void(absl::StatusOr<StepOutputs>)>;
 
 constexpr char kScheme[] = "grpc://";
 constexpr auto kInitializationPoll = std::chrono::milliseconds(50);
+// Time between two renewals of a session that takes part in a job. The lease of the job is 3 s.
+constexpr auto kJobRenewal = std::chrono::milliseconds(1000);
 // A master waits less than this for tasks before it answers that they are missing.
 constexpr auto kLongestMasterWait = std::chrono::milliseconds(1500);
 
@@ -61,35 +67,6 @@ std::string address_of(const std::string& target) {
   throw Error(ErrorCode::kInvalidArgument,
               absl::StrCat("session target '", target,
                            "' is not of the form grpc://HOST:PORT, the address of a server"));
-}
-
-// Returns an error if the step uses something that a session cannot reach: variables on parameter
-// servers, or iterators on workers.
-absl::Status check_reachable(const FunctionStep& step) {
-  const Origin origin = {"", absl::StrCat("function '", step.function, "'")};
-  for (const auto& variable : step.variables) {
-    if (variable->backend == nullptr) continue;
-    return make_status(ErrorCode::kFailedPrecondition,
-                       absl::StrCat("its variable '", variable->name,
-                                    "' is on parameter servers, which a session does not use; call "
-                                    "the function itself, or let a coordinator schedule it"),
-                       origin);
-  }
-  for (const auto& draw : step.draws) {
-    if (draw.resource == 0) continue;
-    return make_status(ErrorCode::kFailedPrecondition,
-                       absl::StrCat("its argument ", draw.argument,
-                                    " is an iterator on a worker; let a coordinator schedule it"),
-                       origin);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status name_is_taken(const RegisterGraphResponse::Variable& place) {
-  return make_status(ErrorCode::kFailedPrecondition,
-                     "the session has the contents of an earlier variable with this name, which is "
-                     "gone from the program; give the new one another name, or use a new session",
-                     {place.task(), absl::StrCat("variable '", place.name(), "'")});
 }
 
 // Returns the step with copies of the tensors that the caller passed, since the caller may write to
@@ -115,7 +92,9 @@ class Session::Impl final : public internal::VariableHolder,
   Impl(const std::string& target, SessionOptions options)
       : options_(std::move(options)),
         id_(new_incarnation()),
-        variables_(absl::StrCat("the session at ", target), options_.container),
+        open_requests_(id_, options_),
+        variables_(absl::StrCat("the session at ", target),
+                   absl::StrCat(options_.job, options_.job.empty() ? "" : ":", options_.container)),
         channel_({.address = address_of(target),
                   .credentials = value_or_throw(Credentials::of_program(options_.certs))}) {}
 
@@ -126,6 +105,7 @@ class Session::Impl final : public internal::VariableHolder,
       master_ = hello.task;
       incarnation_ = hello.incarnation;
     }
+    throw_if_error(internal::check_session_job(options_));
     throw_if_error(open_session(step_deadline({})));
     renew();
   }
@@ -171,29 +151,23 @@ class Session::Impl final : public internal::VariableHolder,
     return known;
   }
 
-  void run(const FunctionStep& step, const SessionStepOptions& options,
-           std::function<void(absl::StatusOr<std::vector<at::Tensor>>)> done) {
+  void run(FunctionStep step, const SessionStepOptions& options, OnStepOutputs done) {
     const Time deadline = step_deadline(options);
-    const auto known = known_graph(step, deadline);
-    channel_.call(internal::kRunStep, request_of(step, *known, deadline, 0),
-                  call_options(*known, deadline, options),
-                  [self = shared_from_this(), done = std::move(done)](Response response) {
-                    done(self->result_of(std::move(response)));
-                  });
+    auto known = known_graph(step, deadline);
+    send({std::make_shared<const FunctionStep>(std::move(step)), std::move(known), deadline,
+          options},
+         std::move(done));
   }
 
-  absl::StatusOr<std::vector<at::Tensor>> run_now(const FunctionStep& step,
-                                                  const SessionStepOptions& options) {
+  absl::StatusOr<StepOutputs> run_now(const FunctionStep& step, const SessionStepOptions& options) {
     const Time deadline = step_deadline(options);
-    const auto known = known_graph(step, deadline);
     const uint64_t token = options.stop.stop_possible() ? new_incarnation() : 0;
-    Response response = channel_.call(internal::kRunStep, request_of(step, *known, deadline, token),
-                                      call_options(*known, deadline, options));
+    auto outputs = send_and_wait(step, known_graph(step, deadline), deadline, options, token);
     // A stop ends the call at once, and the step must end with it. A stop_callback of its own would
     // not do: the stop first ends the call, and this function could then return and destroy the
     // callback before its turn comes.
-    if (!response.ok() && options.stop.stop_requested()) cancel_step(token);
-    return result_of(std::move(response));
+    if (!outputs.ok() && options.stop.stop_requested()) cancel_step(token);
+    return outputs;
   }
 
   Graph placed_graph(const FunctionStep& step) {
@@ -233,24 +207,6 @@ class Session::Impl final : public internal::VariableHolder,
                   [](const Response&) {});
   }
 
-  Message request_of(const FunctionStep& step, const KnownGraph& known, Time deadline,
-                     uint64_t token) const {
-    RunStepRequest request;
-    request.set_timeout_ms(milliseconds_until(deadline));
-    request.set_token(token);
-    request.set_session(id_);
-    request.set_graph(known.graph);
-    request.set_seed(step.seed);
-    request.set_step(step.step);
-    std::vector<at::Tensor> tensors;
-    std::vector<at::Tensor> inputs;
-    for (const at::Tensor& input : step.inputs) {
-      inputs.push_back(input.defined() ? input.detach() : input);
-    }
-    internal::append_defined(std::move(inputs), tensors, *request.mutable_undefined_inputs());
-    return make_message(request, std::move(tensors));
-  }
-
   static CallOptions call_options(const KnownGraph& known, Time deadline,
                                   const SessionStepOptions& options) {
     return {.deadline = deadline,
@@ -259,13 +215,70 @@ class Session::Impl final : public internal::VariableHolder,
             .retry = step_retry()};
   }
 
-  absl::StatusOr<std::vector<at::Tensor>> result_of(Response response) {
-    if (!response.ok()) return on_error(response.status());
-    TRIREME_ASSIGN_OR_RETURN(const auto answer, parse_body<RunStepResponse>(*response));
-    auto tensors =
-        internal::TensorReader(std::move(response->tensors)).rest(answer.undefined_outputs());
-    if (!tensors.ok()) return make_status(ErrorCode::kInternal, "the answer lacks an output");
-    return tensors;
+  // A step with all that is needed to send it, again if necessary.
+  struct SentStep {
+    std::shared_ptr<const FunctionStep> step;
+    std::shared_ptr<const KnownGraph> known;
+    Time deadline;
+    SessionStepOptions options;
+    uint64_t token = 0;
+  };
+
+  absl::StatusOr<StepOutputs> send_and_wait(const FunctionStep& step,
+                                            const std::shared_ptr<const KnownGraph>& known,
+                                            Time deadline, const SessionStepOptions& options,
+                                            uint64_t token) {
+    auto outputs = internal::read_outputs(channel_.call(
+        internal::kRunStep, internal::run_step_request(id_, known->graph, step, deadline, token),
+        call_options(*known, deadline, options)));
+    if (!outputs.ok()) return on_error(outputs.status());
+    if (*outputs) return **std::move(outputs);
+    return call_and_wait<absl::StatusOr<StepOutputs>>([&](auto done) {
+      register_again({std::make_shared<const FunctionStep>(step), known, deadline, options, token},
+                     std::move(done));
+    });
+  }
+
+  // Sends a step without waiting for its result.
+  void send(const SentStep& sent, OnStepOutputs done) {
+    channel_.call(
+        internal::kRunStep,
+        internal::run_step_request(id_, sent.known->graph, *sent.step, sent.deadline, sent.token),
+        call_options(*sent.known, sent.deadline, sent.options),
+        [self = shared_from_this(), sent, done = std::move(done)](Response response) {
+          auto outputs = internal::read_outputs(std::move(response));
+          if (!outputs.ok()) return done(self->on_error(outputs.status()));
+          if (*outputs) return done(**std::move(outputs));
+          self->register_again(sent, done);
+        });
+  }
+
+  // Registers a graph that the master has evicted, and sends the step again. Does not block. The
+  // graph's variables exist, so that none has to be created.
+  void register_again(const SentStep& sent, OnStepOutputs done) {
+    channel_.call(
+        internal::kRegisterGraph,
+        internal::register_graph_request(id_, sent.known->graph, *sent.step),
+        {.deadline = sent.deadline,
+         .large_response = true,
+         .stop = sent.options.stop,
+         .retry = step_retry()},
+        [self = shared_from_this(), sent, done = std::move(done)](const Response& response) {
+          const auto answer = response.ok()
+                                  ? parse_body<RegisterGraphResponse>(*response)
+                                  : absl::StatusOr<RegisterGraphResponse>(response.status());
+          if (!answer.ok()) return done(self->on_error(answer.status()));
+          if (!answer->waits_for().empty()) {
+            if (after(kLongestMasterWait) < sent.deadline) return self->register_again(sent, done);
+            return done(make_status(
+                ErrorCode::kDeadlineExceeded,
+                absl::StrCat("waited for ", answer->waits_for(), ", as seen from ", self->master()),
+                {self->master(), absl::StrCat("function '", sent.step->function, "'")}));
+          }
+          const absl::Status exist = internal::check_variables_exist(*answer);
+          if (!exist.ok()) return done(exist);
+          self->send(sent, done);
+        });
   }
 
   // Handles the error of a call. If the master may have forgotten the session, because it was
@@ -285,15 +298,11 @@ class Session::Impl final : public internal::VariableHolder,
   }
 
   absl::Status open_session(Time deadline) {
-    OpenSessionRequest request;
-    request.set_session(id_);
-    request.set_container(options_.container);
-    request.set_lease_ms(options_.lease.count());
-    request.set_strict_placement(options_.strict_placement);
-    return channel_
-        .call(internal::kOpenSession, make_message(request),
-              {.deadline = deadline, .retry = step_retry()})
-        .status();
+    RetryPolicy retry = step_retry();
+    // The master may wait for the end of the lease of an earlier program.
+    if (!options_.container.empty()) retry.attempt_time = std::chrono::seconds(20);
+    return open_requests_.note_answer(channel_.call(internal::kOpenSession, open_requests_.make(),
+                                                    {.deadline = deadline, .retry = retry}));
   }
 
   absl::Status reopen_if_needed(Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(registering_) {
@@ -302,6 +311,7 @@ class Session::Impl final : public internal::VariableHolder,
       if (!reopen_) return absl::OkStatus();
     }
     TRIREME_ASSIGN_OR_RETURN(const std::vector<Hello> hello, connect_all({&channel_}, deadline));
+    open_requests_.forget_clock();
     TRIREME_RETURN_IF_ERROR(open_session(deadline));
     MutexLock lock(mutex_);
     incarnation_ = hello.front().incarnation;
@@ -312,20 +322,15 @@ class Session::Impl final : public internal::VariableHolder,
   absl::StatusOr<RegisterGraphResponse> register_graph(const FunctionStep& step, uint64_t number,
                                                        Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(registering_) {
-    TRIREME_RETURN_IF_ERROR(check_reachable(step));
+    TRIREME_RETURN_IF_ERROR(internal::check_reachable(step));
     TRIREME_RETURN_IF_ERROR(reopen_if_needed(deadline));
-    RegisterGraphRequest request;
-    request.set_session(id_);
-    request.set_graph(number);
-    *request.mutable_def() = step.plan->graph->def;
     const Time start = Clock::real().now();
     ReportTimes reports(start);
     RegisterGraphResponse answer;
     for (;;) {
-      const Response response =
-          channel_.call(internal::kRegisterGraph,
-                        make_message(request, internal::constant_rows(*step.plan->graph)),
-                        {.deadline = deadline, .large_response = true, .retry = step_retry()});
+      const Response response = channel_.call(
+          internal::kRegisterGraph, internal::register_graph_request(id_, number, step),
+          {.deadline = deadline, .large_response = true, .retry = step_retry()});
       if (!response.ok()) return on_error(response.status());
       TRIREME_ASSIGN_OR_RETURN(answer, parse_body<RegisterGraphResponse>(*response));
       if (answer.waits_for().empty()) break;
@@ -362,23 +367,12 @@ class Session::Impl final : public internal::VariableHolder,
       const auto& place = places[i];
       const VariableRecord& variable = *step.variables[i];
       if (place.exists()) {
-        if (variables_.is_name_taken(variable)) return name_is_taken(place);
+        if (variables_.is_name_taken(variable)) return internal::name_is_taken(place);
         hold(step, known, i);
         continue;
       }
-      if (variables_.has_seen(variable)) {
-        return make_status(
-            ErrorCode::kFailedPrecondition,
-            "it no longer exists: its task was restarted, or the session's lease ran out. Call "
-            "session.initialize({variable}) to create it again from the value that the program "
-            "holds",
-            {place.task(), absl::StrCat("variable '", place.name(), "'")});
-      }
-      if (const std::string holder = internal::held_elsewhere(variable); !holder.empty()) {
-        log_warning("variable '", place.name(), "' begins in this session with the value that the ",
-                    "program had, although ", holder,
-                    ", holds another; to share it, name one container in both sessions");
-      }
+      if (variables_.has_seen(variable)) return internal::no_longer_exists(place);
+      internal::warn_of_other_holder(variable);
       request.add_variables(static_cast<uint32_t>(i));
       initial.push_back(internal::program_contents(variable.tensor));
     }
@@ -427,25 +421,30 @@ class Session::Impl final : public internal::VariableHolder,
     return absl::OkStatus();
   }
 
-  // Renews the session at the master every quarter of its lease, until the session is destroyed.
+  // Returns the time between two renewals.
+  Duration renewal_period() const {
+    const Duration quarter = options_.lease / 4;
+    return options_.container.empty() ? quarter : std::min<Duration>(quarter, kJobRenewal);
+  }
+
+  // Renews the session at the master, now and then periodically until the session is destroyed. The
+  // first renewal shows other programs of its job that this one is alive.
   void renew() {
-    internal::run_at(after(options_.lease / 4), [weak = weak_from_this()] {
-      const auto self = weak.lock();
-      if (self == nullptr) return;
-      OpenSessionRequest request;
-      request.set_session(self->id_);
-      request.set_container(self->options_.container);
-      request.set_lease_ms(self->options_.lease.count());
-      request.set_strict_placement(self->options_.strict_placement);
-      self->channel_.call(internal::kOpenSession, make_message(request),
-                          {.deadline = after(self->options_.lease / 4)},
-                          [](const Response&) {});  // steps notice if the session is lost
-      self->renew();
+    channel_.call(internal::kOpenSession, open_requests_.make(),
+                  {.deadline = after(options_.lease / 4)},
+                  [weak = weak_from_this()](const Response& response) {
+                    const auto self = weak.lock();
+                    // Steps notice if the session is lost.
+                    if (self) self->open_requests_.note_answer(response).IgnoreError();
+                  });
+    internal::run_at(after(renewal_period()), [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->renew();
     });
   }
 
   const SessionOptions options_;
   const uint64_t id_;
+  internal::OpenRequests open_requests_;
   internal::SessionVariables variables_;
   internal::SessionGraphs graphs_;
   Channel channel_;
@@ -477,7 +476,7 @@ std::vector<at::Tensor> Session::run_step(const FunctionStep& step,
 
 void Session::start_step(const FunctionStep& step, const SessionStepOptions& options, OnStep done) {
   impl_->run(with_own_arguments(step), options,
-             [done = std::move(done)](absl::StatusOr<std::vector<at::Tensor>> result) {
+             [done = std::move(done)](absl::StatusOr<StepOutputs> result) {
                if (result.ok()) return done(*std::move(result), nullptr);
                done({}, std::make_exception_ptr(to_error(result.status())));
              });

@@ -2,11 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <chrono>
 #include <functional>
 #include <future>
 #include <memory>
-#include <stop_token>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -15,36 +13,9 @@
 #include "trireme/function/function.h"
 #include "trireme/function/variable.h"
 #include "trireme/graph/graph.h"
+#include "trireme/runtime/session_options.h"
 
 namespace trireme {
-
-// Options of a Session.
-struct SessionOptions {
-  // Container of the session's variables on their tasks. If it is empty, the variables belong to
-  // this session and are deleted with it. Sessions that name the same container share variables by
-  // name, and these outlive the sessions.
-  std::string container;
-  // True if this session initialises the variables that it uses. Among the sessions that share a
-  // container, one should initialise; the others wait until it has.
-  bool initializes = true;
-  // True if a device that its task lacks is an error. By default a device that the task has takes
-  // its place, with a warning.
-  bool strict_placement = false;
-  // Time limit of each step, unless its SessionStepOptions say otherwise. The first step of a
-  // function includes its registration and the initialisation of its variables.
-  std::chrono::milliseconds timeout = std::chrono::minutes(1);
-  // Time after which the servers end a session whose program they no longer hear from. Between one
-  // second and one day.
-  std::chrono::milliseconds lease = std::chrono::minutes(1);
-  // Folder with this program's certificates; empty for a cluster without certificates.
-  std::string certs;
-};
-
-// Options of one step: session.run({.timeout = 5s, .stop = token}, step, x).
-struct SessionStepOptions {
-  std::chrono::milliseconds timeout = {};  // time limit; 0 for that of the session
-  std::stop_token stop = {};               // cancels the step on all tasks
-};
 
 // Runs functions on the tasks of a cluster, through one of its servers, the session's master:
 //
@@ -63,8 +34,9 @@ struct SessionStepOptions {
 // code that uses it gets an error: a module's forward() outside of a captured function, a function
 // that is called without the session, or torch::save. When the session is closed, its variables are
 // deleted, and the value that the program held before the session counts again; read() what is
-// still needed before that. Variables in a shared container (SessionOptions::container) stay there,
-// and can be read while a session with that container holds them.
+// still needed before that. Variables in a shared container (SessionOptions::container) stay there
+// until the last session of their job is closed, and can be read while a session with that
+// container holds them.
 //
 // When a task is lost, steps that need it fail with an error that names it. Once the task is back,
 // the session continues to work, but the variables of the task are gone until initialize() is
@@ -75,10 +47,12 @@ struct SessionStepOptions {
 class Session {
  public:
   // Opens a session at the server `target`, "grpc://HOST:PORT". Waits up to the session's timeout
-  // for the server.
+  // for the server. With a shared container, also waits until it is decided whether earlier
+  // programs of the job are alive, which takes three seconds at most.
   explicit Session(const std::string& target, SessionOptions options = {});
   // Closes the session, without waiting for the server. Steps that are still in flight may fail.
-  // Deletes the session's variables, unless they are in a shared container.
+  // Deletes the session's variables. Those in a shared container are deleted with the last session
+  // of the job, unless it asks to keep them.
   ~Session();
 
   Session(const Session&) = delete;

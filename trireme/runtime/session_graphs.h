@@ -1,13 +1,12 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <list>
-#include <map>
 #include <memory>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "trireme/base/lru_map.h"
 #include "trireme/base/mutex.h"
 #include "trireme/capture/function_step.h"
 #include "trireme/capture/variable_registry.h"
@@ -31,12 +30,14 @@ struct KnownGraph {
 // plan, which is fast, or by their content: a function that is captured again has another plan with
 // the same content.
 //
-// A master keeps a limited number of graphs and drops the one that was registered longest ago. Its
-// client forgets a graph earlier than that and registers it again. Thread-safe.
+// Keeps the graphs that were used last. The master does the same on its side, and may evict a graph
+// that is known here: it then answers that it does not know the graph (session.proto). Thread-safe.
 class SessionGraphs {
  public:
-  // Returns the number for the next graph to register. Graphs must be registered in the order of
-  // their numbers.
+  // Maximum number of plans, and of graphs, that are kept.
+  static constexpr size_t kMostGraphs = 256;
+
+  // Returns the number for the next graph to register.
   uint64_t next_number();
   // Adds a registered graph.
   void add(const std::shared_ptr<const KnownGraph>& graph);
@@ -51,19 +52,18 @@ class SessionGraphs {
   void clear();
 
  private:
-  bool may_be_dropped(const KnownGraph& graph) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void remember(const std::shared_ptr<const Plan>& plan,
-                const std::shared_ptr<const KnownGraph>& graph)
+  using GraphPtr = std::shared_ptr<const KnownGraph>;
+
+  // Adds a plan of the graph.
+  void add_plan(const std::shared_ptr<const Plan>& plan, const GraphPtr& graph)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
   // Holds the plans too, so that no other plan can get the address of one.
-  std::unordered_map<const Plan*,
-                     std::pair<std::shared_ptr<const Plan>, std::shared_ptr<const KnownGraph>>>
-      plans_ ABSL_GUARDED_BY(mutex_);
-  std::list<const Plan*> recent_ ABSL_GUARDED_BY(mutex_);  // plans in the order of their addition
-  std::map<Fingerprint, std::shared_ptr<const KnownGraph>> contents_ ABSL_GUARDED_BY(mutex_);
+  LruMap<const Plan*, std::pair<std::shared_ptr<const Plan>, GraphPtr>> plans_
+      ABSL_GUARDED_BY(mutex_);
+  LruMap<Fingerprint, GraphPtr> contents_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace trireme::internal

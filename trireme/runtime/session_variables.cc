@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "absl/strings/str_cat.h"
+#include "trireme/base/logging.h"
 #include "trireme/base/status.h"
 #include "trireme/capture/device_request.h"
 #include "trireme/graph/graph_builder.h"
@@ -59,6 +60,11 @@ void SessionVariables::hold(const std::shared_ptr<VariableRecord>& variable,
                             uint64_t incarnation) {
   MutexLock lock(mutex_);
   if (released_) return;
+  // In a container of its own, the session still has the contents of a variable that is gone from
+  // the program, so its name stays taken. A shared container may outlive any number of variables.
+  if (!container_.empty()) {
+    std::erase_if(seen_, [](const auto& entry) { return entry.second.expired(); });
+  }
   seen_[variable->name] = variable;
   std::erase_if(held_, [](const auto& entry) { return entry.second.record.expired(); });
   Held& held = held_[variable.get()];
@@ -136,6 +142,14 @@ FunctionStep SessionVariables::make_step(const VariableRecord& variable, const s
   step.variables = {record};
   if (value.defined()) step.inputs = {value};
   return step;
+}
+
+void warn_of_other_holder(const VariableRecord& variable) {
+  const std::string holder = held_elsewhere(variable);
+  if (holder.empty()) return;
+  log_warning("variable '", variable.name, "' begins in this session with the value that the ",
+              "program had, although ", holder,
+              ", holds another; to share it, name one container in both sessions");
 }
 
 }  // namespace trireme::internal

@@ -19,8 +19,8 @@ namespace trireme::internal {
 // holder of each of them (variable_holders.h) until release(). Thread-safe. Makes no calls.
 class SessionVariables {
  public:
-  // `session` names the session in errors: "the session at grpc://HOST:PORT". `container` is the
-  // shared container of its variables; empty for one of its own.
+  // `session` names the session in errors: "the session at grpc://HOST:PORT". `container` names the
+  // shared container of its variables, with its job; empty for one of its own.
   SessionVariables(std::string session, std::string container);
 
   // Notes that the container has a variable on `task`. `session` becomes a holder of it, unless
@@ -64,5 +64,8 @@ class SessionVariables {
   std::map<std::string, std::weak_ptr<VariableRecord>> seen_ ABSL_GUARDED_BY(mutex_);
   std::map<const VariableRecord*, Held> held_ ABSL_GUARDED_BY(mutex_);
 };
+
+// Warns if another session holds a variable that this one is about to create.
+void warn_of_other_holder(const VariableRecord& variable);
 
 }  // namespace trireme::internal

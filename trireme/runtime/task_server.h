@@ -16,6 +16,7 @@
 #include "trireme/rpc/credentials.h"
 #include "trireme/rpc/fault_injector.h"
 #include "trireme/rpc/server.h"
+#include "trireme/runtime/session_job.h"
 #include "trireme/runtime/variable_host.h"
 
 namespace trireme {
@@ -37,6 +38,7 @@ struct TaskContext {
   std::shared_ptr<internal::ServingQueues> serving;
   Metrics metrics;
   std::shared_ptr<VariableHost> variables;  // set by the service of ps/
+  JoinSessionJob join_job;                  // set by the service of ps/
   // Called when the chief ends the job. Returns true if the server exits with it.
   std::function<bool(const std::string& reason)> end_job;
 };

@@ -19,7 +19,7 @@ namespace trireme::internal {
 struct NewVariables {
   uint64_t session = 0;
   Duration lease = {};
-  std::string container;
+  VariableScope scope;
   std::vector<std::string> names;
   std::vector<at::Tensor> initial;
 };
@@ -49,8 +49,8 @@ class TaskStub {
 
   // Sessions and their variables. These calls reach any incarnation of the task.
 
-  // Returns, for each name, true if the container has the variable. Blocks.
-  virtual absl::StatusOr<std::vector<bool>> find_variables(const std::string& container,
+  // Returns, for each name, true if the scope has the variable. Blocks.
+  virtual absl::StatusOr<std::vector<bool>> find_variables(const VariableScope& scope,
                                                            const std::vector<std::string>& names,
                                                            Time deadline) = 0;
   virtual void make_variables(NewVariables variables, Time deadline, OnStatus done) = 0;

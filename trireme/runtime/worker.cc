@@ -87,7 +87,15 @@ absl::Status Worker::register_part(const NewPart& part) {
   registered->session = part.session;
   registered->registration = part.registration;
   registered->task = context_.task.to_string();
-  registered->container = part.container;
+  registered->scope = part.scope;
+  if (!part.scope.job.empty()) {
+    // A step may hold variables of its job when a newer generation takes them over. It must not
+    // write to them after that.
+    TRIREME_ASSIGN_OR_RETURN(auto host, variables());
+    registered->check_write = [host = std::move(host), scope = part.scope] {
+      return host->check(scope);
+    };
+  }
   TRIREME_ASSIGN_OR_RETURN(registered->plan, compile(part.graph));
   const proto::GraphDef& def = part.graph->def;
   for (const proto::Send& send : def.sends()) {
@@ -177,12 +185,17 @@ void Worker::run_part(const StepKey& key, uint64_t oldest, PartInputs inputs, On
   }
   if (!registered) return done(unknown_registration());
   if (step == nullptr) return done(make_status(ErrorCode::kAborted, "the step is over"));
+  // From here on, every way out removes the step. A repeated request must not do so.
+  if (!step->claim()) {
+    return done(make_status(ErrorCode::kAborted, "the step was started before",
+                            {context_.task.to_string(), ""}));
+  }
   std::vector<std::shared_ptr<HostedVariable>> variables;
   const auto& def = part->plan->graph->def;
   if (def.variables_size() > 0) {
     const auto host = this->variables();
     for (const proto::Variable& variable : def.variables()) {
-      auto hosted = host.ok() ? (*host)->find(part->container, variable.name())
+      auto hosted = host.ok() ? (*host)->find(part->scope, variable.name())
                               : absl::StatusOr<std::shared_ptr<HostedVariable>>(host.status());
       if (hosted.ok() &&
           (static_cast<int>((*hosted)->tensor.scalar_type()) != variable.type().dtype() ||
@@ -254,15 +267,19 @@ void Worker::abort_step(const StepKey& key, absl::Status why) {
   if (step != nullptr) step->abort(std::move(why));
 }
 
-absl::StatusOr<std::vector<bool>> Worker::find_variables(const std::string& container,
+absl::StatusOr<std::vector<bool>> Worker::find_variables(const VariableScope& scope,
                                                          const std::vector<std::string>& names) {
   TRIREME_ASSIGN_OR_RETURN(const auto host, variables());
   std::vector<bool> exists;
-  for (const std::string& name : names) exists.push_back(host->find(container, name).ok());
+  for (const std::string& name : names) {
+    const absl::Status found = host->find(scope, name).status();
+    if (!found.ok() && !absl::IsNotFound(found)) return found;
+    exists.push_back(found.ok());
+  }
   return exists;
 }
 
-absl::Status Worker::make_variables(uint64_t session, Duration lease, const std::string& container,
+absl::Status Worker::make_variables(uint64_t session, Duration lease, const VariableScope& scope,
                                     const std::vector<std::string>& names,
                                     const std::vector<at::Tensor>& initial) {
   if (names.size() != initial.size()) {
@@ -276,7 +293,7 @@ absl::Status Worker::make_variables(uint64_t session, Duration lease, const std:
     touch_session(session, lease);
   }
   for (size_t i = 0; i < names.size(); ++i) {
-    TRIREME_RETURN_IF_ERROR(host->create(container, names[i], initial[i]).status());
+    TRIREME_RETURN_IF_ERROR(host->create(scope, names[i], initial[i]).status());
   }
   return absl::OkStatus();
 }

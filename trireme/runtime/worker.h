@@ -40,7 +40,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   struct NewPart {
     uint64_t session = 0;
     uint64_t registration = 0;  // chosen by the master, never used again
-    std::string container;      // container of the session's variables
+    VariableScope scope;        // names of the session's variables
     Duration lease = {};
     TaskId master;
     std::shared_ptr<const GraphData> graph;
@@ -59,11 +59,11 @@ class Worker : public std::enable_shared_from_this<Worker> {
   // Ends the step here with the error `why`. A step that has not started will not start.
   void abort_step(const StepKey& key, absl::Status why);
 
-  // Returns, for each name, true if the container has the variable.
-  absl::StatusOr<std::vector<bool>> find_variables(const std::string& container,
+  // Returns, for each name, true if the scope has the variable.
+  absl::StatusOr<std::vector<bool>> find_variables(const VariableScope& scope,
                                                    const std::vector<std::string>& names);
-  // Creates the variables that the container does not have, with these initial values.
-  absl::Status make_variables(uint64_t session, Duration lease, const std::string& container,
+  // Creates the variables that the scope does not have, with these initial values.
+  absl::Status make_variables(uint64_t session, Duration lease, const VariableScope& scope,
                               const std::vector<std::string>& names,
                               const std::vector<at::Tensor>& initial);
 

@@ -116,6 +116,28 @@ TEST_F(DistributedModuleTest, PushReplacesTheValues) {
   EXPECT_TRUE(torch::equal(again->norm->running_mean, torch::full({4}, 7.0)));
 }
 
+// One tensor under two names.
+struct TiedNet : torch::nn::Module {
+  TiedNet() {
+    first = register_parameter("first", torch::ones({2}));
+    second = register_parameter("second", first);
+  }
+  Tensor first, second;
+};
+
+TEST_F(DistributedModuleTest, PushAndPullCopyTiedWeights) {
+  auto tied = strategy_.distribute<TiedNet>();
+  auto local = std::make_shared<TiedNet>();
+  {
+    const torch::NoGradGuard no_gradients;
+    local->first.fill_(3);
+  }
+  strategy_.push(tied, local);
+  auto again = std::make_shared<TiedNet>();
+  strategy_.pull(tied, again);
+  EXPECT_TRUE(torch::equal(again->second.detach(), torch::full({2}, 3.0)));
+}
+
 TEST_F(DistributedModuleTest, PullRejectsAnotherStructure) {
   EXPECT_THAT(error_of([&] { strategy_.pull(net_, std::make_shared<NormedNet>(2)); }).what(),
               AllOf(HasSubstr("'last.weight' is Float [1, 4]"), HasSubstr("Float [2, 4]")));

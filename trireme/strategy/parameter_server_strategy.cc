@@ -30,11 +30,16 @@ ParameterServersOptions servers_options(const ParameterServerStrategyOptions& op
                 absl::StrCat("a strategy cannot have ", options.replicas,
                              " replicas on each worker; it needs at least one"));
   }
-  return {.container = options.container,
+  return {.job = options.job,
+          .resume = options.resume,
+          .keep = options.keep,
+          .lease = options.lease,
+          .container = options.container,
           .partitioner = options.partitioner,
           .placement = options.placement,
           .connect_timeout = options.connect_timeout,
-          .certs = options.certs};
+          .certs = options.certs,
+          .largest_whole_gradient = options.largest_whole_gradient};
 }
 
 // The tensors of a distributed module and those of a local one with the same names.

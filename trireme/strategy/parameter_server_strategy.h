@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 
 #include "trireme/cluster/cluster_spec.h"
@@ -17,8 +18,16 @@ namespace trireme {
 // Options of a ParameterServerStrategy. The fields before `replicas` have the same meaning as in
 // ParameterServersOptions.
 struct ParameterServerStrategyOptions {
-  // Container of the variables. Programs that name the same container share variables by name; the
-  // first program to create a variable initializes it.
+  // Id of the job that the variables belong to. Programs that name the same job at the same time
+  // share its variables by name. Empty for a new job of this strategy alone.
+  std::string job;
+  // True to continue with the variables that the last program of the job has left.
+  bool resume = false;
+  // True to keep the variables for some minutes when the job ends in order.
+  bool keep = false;
+  // Time after which servers assume that a program which they do not hear from has ended.
+  std::chrono::milliseconds lease = std::chrono::seconds(3);
+  // Container of the variables within the job.
   std::string container = "default";
   // Splits variables into shards on several ps tasks. Null keeps each variable on one task.
   Partitioner partitioner = nullptr;
@@ -28,6 +37,10 @@ struct ParameterServerStrategyOptions {
   std::chrono::milliseconds connect_timeout = std::chrono::minutes(5);
   // Folder with this program's certificates. Empty for connections without certificates.
   std::string certs;
+  // Largest gradient in bytes that a step may push whole for a variable that it reads only by rows.
+  // A step that would push a larger one is rejected when it is captured: each of its runs would
+  // build and send as many bytes as the variable has, and the optimizer would change every row.
+  uint64_t largest_whole_gradient = 64 << 20;
   // Number of synchronous replicas on each worker, which run() runs.
   int replicas = 1;
 };
