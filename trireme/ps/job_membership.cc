@@ -12,7 +12,6 @@
 #include "trireme/ps/jobs.pb.h"
 #include "trireme/ps/variable_methods.h"
 #include "trireme/ps/variables.pb.h"
-#include "trireme/rpc/call_and_wait.h"
 #include "trireme/rpc/timer.h"
 
 // How a program joins a job:
@@ -58,11 +57,6 @@ void set_member(const JobKey& job, uint64_t member, Body& body) {
 absl::Status has_left(const std::string& job, const std::string& task) {
   return make_status(ErrorCode::kAborted, absl::StrCat("the session has left job '", job, "'"),
                      {task, ""});
-}
-
-// Blocks until `time`.
-void sleep_until(Time time) {
-  call_and_wait<bool>([time](auto done) { internal::run_at(time, [done] { done(true); }); });
 }
 
 }  // namespace
@@ -187,7 +181,7 @@ absl::Status JobMembership::choose_generation(uint64_t at_least, Time deadline) 
       log_info("waiting until an earlier program of job '", job_.id,
                "' renews its lease or the lease runs out");
     }
-    sleep_until(next);
+    internal::block_until(next);
   }
 }
 

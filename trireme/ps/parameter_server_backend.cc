@@ -18,7 +18,6 @@
 #include "trireme/optim/update_rule.h"
 #include "trireme/ps/parameter_servers.h"
 #include "trireme/ps/ps_step_run.h"
-#include "trireme/rpc/call_and_wait.h"
 #include "trireme/rpc/timer.h"
 
 // A step runs in the program itself: the backend pulls the variables that the step reads, replays
@@ -241,7 +240,7 @@ absl::Status ParameterServerBackend::push(const std::vector<PsPush>& pushes, con
           error_origin(status));
     }
     membership()->renew();
-    call_and_wait<bool>([](auto done) { run_at(after(kRenewalTime), [done] { done(true); }); });
+    block_until(after(kRenewalTime));
   }
 }
 

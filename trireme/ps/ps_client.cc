@@ -143,15 +143,21 @@ std::vector<TargetedCall> PsClient::make_calls(Requests requests,
 }
 
 absl::StatusOr<std::map<int, LookupVariablesResponse>> PsClient::find_shards(
-    std::map<int, LookupVariablesRequest>& bodies) const {
+    std::map<int, LookupVariablesRequest>& bodies, bool allow_missing) const {
   for (auto& [server, body] : bodies) {
     set_scope(body);
-    body.set_allow_missing(true);
+    body.set_allow_missing(allow_missing);
   }
   TRIREME_ASSIGN_OR_RETURN(
       const Responses responses,
       call_all(kLookupVariables, make_calls(requests_of(bodies), call_options(0, true))));
   return answers_by_server<LookupVariablesResponse>(bodies, responses);
+}
+
+absl::Status PsClient::delete_shards(std::map<int, DeleteVariablesRequest>& bodies) const {
+  for (auto& [server, body] : bodies) set_scope(body);
+  return call_all(kDeleteVariables, make_calls(requests_of(bodies), call_options(0, false)))
+      .status();
 }
 
 absl::Status PsClient::check_resumed(const std::vector<PlacedVariable>& variables) {
@@ -160,7 +166,7 @@ absl::Status PsClient::check_resumed(const std::vector<PlacedVariable>& variable
     if (variable.replaces) continue;
     for (const Shard& shard : variable.layout.shards) bodies[shard.server].add_names(shard.name);
   }
-  TRIREME_ASSIGN_OR_RETURN(const auto answers, find_shards(bodies));
+  TRIREME_ASSIGN_OR_RETURN(const auto answers, find_shards(bodies, /*allow_missing=*/true));
   std::vector<internal::ResumedShard> shards;
   for (const auto& [server, body] : bodies) {
     for (int i = 0; i < body.names_size(); ++i) {
@@ -241,7 +247,7 @@ absl::Status PsClient::remove_leftovers(const ShardNames& shards) {
   for (const auto& [server, names] : shards) {
     for (const std::string& name : names) bodies[server].add_names(name);
   }
-  TRIREME_ASSIGN_OR_RETURN(const auto answers, find_shards(bodies));
+  TRIREME_ASSIGN_OR_RETURN(const auto answers, find_shards(bodies, /*allow_missing=*/true));
   std::map<int, DeleteVariablesRequest> deletions;
   for (const auto& [server, answer] : answers) {
     for (int i = 0; i < answer.handles_size(); ++i) {
@@ -249,9 +255,7 @@ absl::Status PsClient::remove_leftovers(const ShardNames& shards) {
       if (answer.handles(i) != 0 && is_own) deletions[server].add_handles(answer.handles(i));
     }
   }
-  for (auto& [server, body] : deletions) set_scope(body);
-  return call_all(kDeleteVariables, make_calls(requests_of(deletions), call_options(0, false)))
-      .status();
+  return delete_shards(deletions);
 }
 
 absl::StatusOr<std::vector<PsVariable>> PsClient::open(const std::vector<VariableLayout>& layouts) {
@@ -259,12 +263,7 @@ absl::StatusOr<std::vector<PsVariable>> PsClient::open(const std::vector<Variabl
   for (const VariableLayout& layout : layouts) {
     for (const Shard& shard : layout.shards) bodies[shard.server].add_names(shard.name);
   }
-  for (auto& [server, body] : bodies) set_scope(body);
-  TRIREME_ASSIGN_OR_RETURN(
-      const Responses responses,
-      call_all(kLookupVariables, make_calls(requests_of(bodies), call_options(0, true))));
-  TRIREME_ASSIGN_OR_RETURN(const auto answers,
-                           answers_by_server<LookupVariablesResponse>(bodies, responses));
+  TRIREME_ASSIGN_OR_RETURN(const auto answers, find_shards(bodies, /*allow_missing=*/false));
   std::vector<PsVariable> result;
   std::map<int, int> next;  // number of handles consumed, by server
   for (const VariableLayout& layout : layouts) {
@@ -313,9 +312,7 @@ absl::Status PsClient::remove(const std::vector<PsVariable>& variables) {
       bodies[shards[i].server].add_handles(variable.handle(i));
     }
   }
-  for (auto& [server, body] : bodies) set_scope(body);
-  return call_all(kDeleteVariables, make_calls(requests_of(bodies), call_options(0, false)))
-      .status();
+  return delete_shards(bodies);
 }
 
 template <typename Body>

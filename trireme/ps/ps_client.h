@@ -27,6 +27,7 @@
 
 namespace trireme {
 
+class DeleteVariablesRequest;
 class LookupVariablesRequest;
 class LookupVariablesResponse;
 
@@ -156,9 +157,12 @@ class PsClient {
   // Sets the scope of the names in a request.
   template <typename Body>
   void set_scope(Body& body) const;
-  // Looks up names at each server, some of which may not exist. Sets the rest of the requests.
+  // Looks up names at each server, and sets the rest of the requests. A name that does not exist is
+  // an error unless `allow_missing`.
   absl::StatusOr<std::map<int, LookupVariablesResponse>> find_shards(
-      std::map<int, LookupVariablesRequest>& bodies) const;
+      std::map<int, LookupVariablesRequest>& bodies, bool allow_missing) const;
+  // Deletes the variables with the handles at each server, and sets the rest of the requests.
+  absl::Status delete_shards(std::map<int, DeleteVariablesRequest>& bodies) const;
   // Returns the error if some of the variables exist since an earlier generation and others do not.
   absl::Status check_resumed(const std::vector<PlacedVariable>& variables);
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "trireme/base/mutex.h"
+#include "trireme/rpc/call_and_wait.h"
 
 namespace trireme::internal {
 namespace {
@@ -55,6 +56,10 @@ void run_at(Time time, Work work) {
   // Never destroyed, because work may be due while the process exits.
   static auto* timer = new TimerThread;
   timer->add(time, std::move(work));
+}
+
+void block_until(Time time) {
+  call_and_wait<bool>([time](auto done) { run_at(time, [done] { done(true); }); });
 }
 
 }  // namespace trireme::internal

@@ -8,5 +8,7 @@ namespace trireme::internal {
 // Runs `work` once, at `time`, on a thread that serves the whole process, so it must not block.
 // Cannot be cancelled; the work must check that it still applies.
 void run_at(Time time, Work work);
+// Blocks until `time`.
+void block_until(Time time);
 
 }  // namespace trireme::internal

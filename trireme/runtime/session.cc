@@ -409,8 +409,7 @@ class Session::Impl final : public internal::VariableHolder,
                        options_.container, "' to initialise it"),
           {missing->task(), absl::StrCat("variable '", missing->name(), "'")});
       if (after(kInitializationPoll) > deadline) return late;
-      call_and_wait<bool>(
-          [](auto done) { internal::run_at(after(kInitializationPoll), [done] { done(true); }); });
+      internal::block_until(after(kInitializationPoll));
       auto again = register_graph(step, known.graph, deadline);
       if (!again.ok()) {
         return error_code(again.status()) == ErrorCode::kDeadlineExceeded ? late : again.status();
