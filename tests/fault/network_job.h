@@ -9,34 +9,20 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "trireme/base/status.h"
+#include "tests/fault/network_fixture.h"
 #include "trireme/coordinator/cluster_coordinator.h"
 #include "trireme/function/function.h"
 #include "trireme/function/variable.h"
-#include "trireme/rpc/temporary_folder.h"
-#include "trireme/testing/process_cluster.h"
 #include "trireme/testing/wait_until.h"
 
 namespace trireme {
 
-// Two workers and two parameter servers, each on a host of its own, and a coordinator on the test's
-// host, whose closures add 1 to a variable on each server. A count that is too low shows a lost
-// closure, and one that is too high an update that was applied twice or too late.
-class NetworkJob : public testing::Test {
+// A coordinator on the test's host, whose closures add 1 to a variable on each server. A count that
+// is too low shows a lost closure, and one that is too high an update that was applied twice or too
+// late.
+class NetworkJob : public NetworkFixture {
  protected:
   using Step = Function<torch::Tensor(const torch::Tensor&)>;
-
-  void SetUp() override {
-    if (!entered_.ok()) {
-      GTEST_SKIP() << "there are no network namespaces here: " << describe(entered_);
-    }
-    network_.emplace();
-    cluster_.emplace(
-        ProcessClusterOptions{{.workers = 2, .ps = 2}, {}, folder_.path(), {}, &*network_});
-  }
-  void TearDown() override {
-    if (network_) network_->heal();
-  }
 
   static TaskId worker(int index) { return {"worker", index}; }
   static TaskId ps(int index) { return {"ps", index}; }
@@ -110,11 +96,6 @@ class NetworkJob : public testing::Test {
                     {.check_capture = false});
   }
 
-  // First, since a process can enter a network only before it has threads.
-  const absl::Status entered_ = Network::enter();
-  std::optional<Network> network_;
-  const TemporaryFolder folder_;
-  std::optional<ProcessCluster> cluster_;
   std::optional<ParameterServerStrategy> strategy_;
   std::vector<Variable> counts_;
   torch::Tensor work_;

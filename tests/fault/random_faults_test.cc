@@ -19,9 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/fault/client_process.h"
 #include "tests/fault/network_cuts.h"
-#include "trireme/base/status.h"
-#include "trireme/rpc/temporary_folder.h"
-#include "trireme/testing/process_cluster.h"
+#include "tests/fault/network_fixture.h"
 #include "trireme/testing/setting.h"
 #include "trireme/testing/wait_until.h"
 
@@ -33,15 +31,11 @@ using std::chrono::seconds;
 
 const int64_t kFaultSeed = setting("TRIREME_SEED", 23);
 
-class RandomFaults : public testing::Test {
+class RandomFaults : public NetworkFixture {
  protected:
   void SetUp() override {
-    if (!entered_.ok()) {
-      GTEST_SKIP() << "there are no network namespaces here: " << describe(entered_);
-    }
-    network_.emplace();
-    cluster_.emplace(
-        ProcessClusterOptions{{.workers = 2, .ps = 2}, {}, folder_.path(), {}, &*network_});
+    NetworkFixture::SetUp();
+    if (IsSkipped()) return;
     options_ = {
         .job = "ads", .certs = folder_.path(), .network = &*network_, .host = network_->add_host()};
     client_.emplace(cluster_->spec(), options_);
@@ -51,7 +45,7 @@ class RandomFaults : public testing::Test {
   }
   // Waits for all servers: one that has just been started cannot be asked to stop yet.
   void TearDown() override {
-    if (network_) network_->heal();
+    NetworkFixture::TearDown();
     if (cluster_) cluster_->wait_until_up();
   }
 
@@ -125,12 +119,7 @@ class RandomFaults : public testing::Test {
     for (size_t i = 0; i < end.size(); ++i) EXPECT_EQ(end[i], begin_[i] + client_->sent()) << i;
   }
 
-  // First, since a process can enter a network only before it has threads.
-  const absl::Status entered_ = Network::enter();
   std::mt19937 random_{static_cast<uint32_t>(kFaultSeed)};
-  std::optional<Network> network_;
-  const TemporaryFolder folder_;
-  std::optional<ProcessCluster> cluster_;
   ClientProcessOptions options_;
   std::optional<ClientProcess> client_;
   std::vector<int64_t> begin_;  // Values that the client program found.

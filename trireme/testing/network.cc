@@ -72,7 +72,7 @@ absl::Status enter_once() {
     return make_status(ErrorCode::kFailedPrecondition,
                        "Network: this process already has threads; call enter() before they start");
   }
-  for (const char* program : {"ip", "nft", "nsenter"}) {
+  for (const char* program : {"ip", "nft", "nsenter", "ss"}) {
     TRIREME_RETURN_IF_ERROR(find_program(program).status());
   }
   TRIREME_RETURN_IF_ERROR(new_namespace());
