@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <future>
+#include <stop_token>
 #include <thread>
 
 #include "trireme/base/status.h"
@@ -20,6 +21,7 @@
 #include "trireme/ps/parameter_servers.h"
 #include "trireme/testing/error_of.h"
 #include "trireme/testing/in_process_test_cluster.h"
+#include "trireme/testing/sanitizer.h"
 #include "trireme/testing/wait_until.h"
 
 namespace trireme {
@@ -197,13 +199,15 @@ TEST(Session, RejectsVariablesOfParameterServers) {
   EXPECT_EQ(f().item<float>(), 1);
 }
 
+// Each operator of a step of this length waits for one of the other task.
+constexpr int kHops = kSanitized ? 500 : 2000;
+
 TEST(Session, ACancelledStepStartsNoFurtherOperator) {
   InProcessTestCluster cluster;
   Session session(cluster.target(kMaster));
-  // Makes a long step: each of its 4,000 operators waits for one of the other task.
   const auto f = function("f",
                           [](Tensor x) {
-                            for (int i = 0; i < 2000; ++i) {
+                            for (int i = 0; i < kHops; ++i) {
                               {
                                 DeviceScope on("/job:worker/task:1");
                                 x = x.mm(x);
@@ -220,32 +224,27 @@ TEST(Session, ACancelledStepStartsNoFurtherOperator) {
            cluster.describe(kMaster).counters.at("step_operators_run");
   };
   const uint64_t one_step = operators();
-  // Returns true if no operator ran later than 100 ms after the cancellation. One success in three
-  // attempts is enough, because other tests may keep the machine busy for 100 ms.
+  // Returns how many operators ran after the cancellation.
   const auto cancel_in_mid_step = [&] {
     const uint64_t before = operators();
     std::stop_source stop;
     auto step = std::async(std::launch::async, [&] {
       return error_of([&] { session.run({.stop = stop.get_token()}, f, x); });
     });
-    const Time limit = after(seconds(20));
-    while (operators() == before && Clock::real().now() < limit) {
-    }
-    const Time cancelled = Clock::real().now();
+    EXPECT_TRUE(wait_until([&] { return operators() > before; }, seconds(20)));
+    const uint64_t at_cancellation = operators();
     stop.request_stop();
-    const auto operators_at = [&](Time time) {
-      while (Clock::real().now() < time) std::this_thread::yield();
-      return operators();
-    };
-    const uint64_t at_100_ms = operators_at(cancelled + milliseconds(100));
-    const uint64_t at_400_ms = operators_at(cancelled + milliseconds(400));
-    EXPECT_GT(at_100_ms, before);
-    EXPECT_LT(at_400_ms, before + one_step) << "the step ran to its end";
     EXPECT_EQ(step.get().code(), ErrorCode::kCancelled);
     cluster.wait_until_no_steps();
-    return at_400_ms == at_100_ms;
+    const uint64_t at_end = operators();
+    EXPECT_LT(at_end, before + one_step) << "the step ran to its end";
+    return at_end - at_cancellation;
   };
-  EXPECT_TRUE(cancel_in_mid_step() || cancel_in_mid_step() || cancel_in_mid_step());
+  // Counts operators and not milliseconds, because other load slows both. One success in three
+  // attempts is enough: this thread may have to wait for a core before it cancels.
+  const uint64_t few = one_step / 10;
+  EXPECT_TRUE(cancel_in_mid_step() < few || cancel_in_mid_step() < few ||
+              cancel_in_mid_step() < few);
 }
 
 TEST(Session, ALostTaskIsNamedAndTheSessionContinuesOnceItIsBack) {
