@@ -79,8 +79,8 @@ class MovedClockTest : protected ServersClock, public JobMembershipTest {
 class SlowJobServer final : public Service {
  public:
   struct State {
-    std::function<void()> on_begin = [] {};
     Mutex mutex;
+    std::function<void()> on_begin ABSL_GUARDED_BY(mutex) = [] {};
     int begins ABSL_GUARDED_BY(mutex) = 0;
     std::vector<EndMemberRequest> ends ABSL_GUARDED_BY(mutex);
 
@@ -103,11 +103,13 @@ class SlowJobServer final : public Service {
         {kBeginJob, Roles::all(), Repeats::kHarmless,
          [this](ServerCall call) {
            pool_.submit([this, call = std::move(call)]() mutable {
+             std::function<void()> on_begin;
              {
                MutexLock lock(state_.mutex);
                ++state_.begins;
+               on_begin = state_.on_begin;
              }
-             state_.on_begin();
+             on_begin();
              call.respond(make_message(BeginJobResponse()));
            });
          }},
@@ -342,7 +344,10 @@ TEST_F(LeavingTest, AProgramThatLeavesWhileItBeginsEndsThereToo) {
   for (const bool alone : {true, false}) {
     const auto client = program();
     const auto other = alone ? nullptr : program();
-    state_.on_begin = [&] { client->membership()->leave(); };
+    {
+      MutexLock lock(state_.mutex);
+      state_.on_begin = [&] { client->membership()->leave(); };
+    }
     const absl::Status status = add_server(*client->membership());
     EXPECT_EQ(error_code(status), ErrorCode::kAborted);
     EXPECT_THAT(describe(status), HasSubstr("has left job 'ads'"));
