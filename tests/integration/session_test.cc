@@ -199,7 +199,7 @@ TEST(Session, RejectsVariablesOfParameterServers) {
   EXPECT_EQ(f().item<float>(), 1);
 }
 
-// Each operator of a step of this length waits for one of the other task.
+// How often a step goes to the other task and back. Each of its operators waits for one there.
 constexpr int kHops = kSanitized ? 500 : 2000;
 
 TEST(Session, ACancelledStepStartsNoFurtherOperator) {
