@@ -49,4 +49,8 @@ class ThreadPool final : public Executor {
 // Sets the name of the calling thread, truncated to 15 characters.
 void set_thread_name(const std::string& name);
 
+// Lowers the priority of the calling thread, so that threads that serve calls go first when all
+// cores are busy. The thread keeps the low priority until it ends.
+void lower_thread_priority();
+
 }  // namespace trireme
