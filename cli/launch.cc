@@ -49,7 +49,7 @@ constexpr int kMostTasks = 1000;
 
 struct LaunchFlags {
   int workers = 1, ps = 0;
-  std::string devices, certs, log_level = "info";
+  std::string devices, checkpoint_root, certs, log_level = "info";
   double timeout = 60;
   bool same_binary = false;
 };
@@ -93,6 +93,9 @@ std::vector<std::string> server_command(const LaunchFlags& options,
   const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
   if (size > 0) command[0].assign(path, size);
   if (!options.devices.empty()) command.insert(command.end(), {"--devices", options.devices});
+  if (!options.checkpoint_root.empty()) {
+    command.insert(command.end(), {"--checkpoint-root", options.checkpoint_root});
+  }
   if (!options.certs.empty()) command.insert(command.end(), {"--certs", options.certs});
   return command;
 }
@@ -164,6 +167,11 @@ void add_launch_command(CLI::App& app, Invocation& invocation) {
   command->add_option("--ps", options->ps, "Number of parameter servers")->capture_default_str();
   command->add_option("--devices", options->devices,
                       "Logical devices of each server, for example cpu:2 or cpu:2,gpu:1");
+  command
+      ->add_option("--checkpoint-root", options->checkpoint_root,
+                   "Folder inside which the servers may write and read checkpoints; default: the "
+                   "working directory")
+      ->type_name("DIR");
   command
       ->add_option("--certs", options->certs,
                    "Write certificates for the cluster into this folder, and use them")

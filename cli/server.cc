@@ -33,7 +33,7 @@ them. Without certificates a server listens on loopback addresses only. --insecu
 every machine that can reach the port then controls the server.)";
 
 struct ServerFlags {
-  std::string job, task, cluster, devices, certs, bind, log_level = "info";
+  std::string job, task, cluster, devices, checkpoint_root, certs, bind, log_level = "info";
   int threads = 0;
   uint64_t memory_limit = 0;
   bool exit_with_job = false, insecure = false;
@@ -83,6 +83,7 @@ int serve(const ServerFlags& options) {
   }
   ServerOptions server_options{.threads = options.threads,
                                .memory_limit = options.memory_limit,
+                               .checkpoint_root = options.checkpoint_root,
                                .certs = options.certs,
                                .insecure = options.insecure,
                                .bind_host = options.bind,
@@ -118,6 +119,11 @@ void add_server_command(CLI::App& app, Invocation& invocation) {
           "Memory that variables may take, for example 8GiB; default: four fifths of the machine's")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->type_name("SIZE");
+  command
+      ->add_option("--checkpoint-root", options->checkpoint_root,
+                   "Folder inside which programs may let the server write and read checkpoints; "
+                   "default: the working directory")
+      ->type_name("DIR");
   command->add_flag("--exit-with-job", options->exit_with_job, "End when the chief ends the job");
   command
       ->add_option("--bind", options->bind,

@@ -197,6 +197,11 @@ absl::Status PartRun::execute(const NodePlan& node) {
       std::ranges::any_of(node.variables, [](const auto& variable) { return variable.second; })) {
     TRIREME_RETURN_IF_ERROR(options_.check_write());
   }
+  if (options_.before_write) {
+    for (const auto& [variable, writes] : node.variables) {
+      if (writes) options_.before_write(variable);
+    }
+  }
   runner_.execute(node, stack_, /*in_order=*/true);
   return absl::OkStatus();
 }

@@ -46,6 +46,9 @@ struct PartRunOptions {
   // Called before each operator that writes to a variable, while the locks are held. If it returns
   // an error, the operator does not run and the run ends with that error. Null allows all writes.
   std::function<absl::Status()> check_write = nullptr;
+  // Called after that for each variable that the operator writes to, given by its index. May be
+  // null.
+  std::function<void(uint32_t variable)> before_write = nullptr;
   Transfers* transfers = nullptr;  // must outlive the run; null if the part has no transfers
 };
 

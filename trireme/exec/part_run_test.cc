@@ -59,5 +59,25 @@ TEST(PartRun, AWriteThatIsRejectedChangesNothing) {
   EXPECT_TRUE(variable.equal(at::ones({2})));
 }
 
+// A server copies the contents of a variable that is being saved before they change.
+TEST(PartRun, AnnouncesAWriteBeforeItAndUnderTheLock) {
+  const auto plan = value_or_throw(compile_copy(graph_that_writes()));
+  const at::Tensor variable = at::zeros({2});
+  SharedMutex mutex;
+  std::vector<uint32_t> written;
+  PartRunOptions options;
+  options.locks = {&mutex};
+  options.before_write = [&](uint32_t index) {
+    written.push_back(index);
+    EXPECT_TRUE(variable.equal(at::zeros({2})));
+    EXPECT_EQ(mutex.writes(), 1u);
+  };
+  PartRun part(plan, {variable}, at::Generator(), std::move(options));
+  throw_if_error(part.bind({at::ones({2})}));
+  throw_if_error(part.advance().status());
+  EXPECT_EQ(written, std::vector<uint32_t>{0});
+  EXPECT_TRUE(variable.equal(at::ones({2})));
+}
+
 }  // namespace
 }  // namespace trireme::internal

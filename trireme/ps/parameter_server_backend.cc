@@ -208,6 +208,7 @@ void ParameterServerBackend::set_optimizer(const VariableRecords& variables,
                                            const std::map<std::string, double>& options) {
   std::vector<PsVariable> there;
   for (const auto& variable : variables) there.push_back(ps_variable(*variable));
+  const StepGate::Step step(*gate_);
   check(client_->set_optimizer(there, *make_rule(rule, options)));
 }
 
@@ -246,10 +247,44 @@ absl::Status ParameterServerBackend::push(const std::vector<PsPush>& pushes, con
 
 absl::Status ParameterServerBackend::push_once(const std::vector<PsPush>& pushes,
                                                std::optional<double> lr) {
+  const StepGate::Step step(*gate_);
   const uint64_t sequence = begin_sequence();
   const absl::Status status = push(pushes, {writer_, sequence, 0}, lr);
   end_sequence(sequence);
   return status;
+}
+
+void ParameterServerBackend::add_pausable(std::weak_ptr<Pausable> pausable) {
+  MutexLock lock(mutex_);
+  std::erase_if(pausables_, [](const auto& each) { return each.expired(); });
+  pausables_.push_back(std::move(pausable));
+}
+
+absl::StatusOr<std::unique_ptr<BackendPause>> ParameterServerBackend::pause(Time drain_until,
+                                                                            Time limit) {
+  auto pause = std::make_unique<BackendPause>(gate_);
+  std::vector<std::weak_ptr<Pausable>> pausables;
+  {
+    MutexLock lock(mutex_);
+    pausables = pausables_;
+  }
+  for (const auto& weak : pausables) {
+    const auto pausable = weak.lock();
+    if (pausable == nullptr) continue;
+    TRIREME_ASSIGN_OR_RETURN(auto paused, pausable->pause(drain_until, limit));
+    pause->add(std::move(paused));
+  }
+  // After the pausables: the capture of a function that they wait for may set an optimizer.
+  if (!pause->close(limit)) {
+    return make_status(ErrorCode::kDeadlineExceeded,
+                       "the program could not be paused in time: a step of the program itself, or "
+                       "another pause, has not ended. It goes on; allow more time");
+  }
+  // A push of the program that has failed may still be on its way.
+  const PausedWriter own{writer_, watermark()};
+  TRIREME_RETURN_IF_ERROR(confirm_writer_fence(*membership(), own, limit));
+  pause->add(own);
+  return pause;
 }
 
 uint64_t ParameterServerBackend::begin_sequence() {
@@ -306,6 +341,7 @@ std::vector<at::Tensor> ParameterServerBackend::run(const FunctionStep& step,
   replay.check_numerics = options.check_numerics;
   if (!options.trace_file.empty()) replay.trace = &trace;
 
+  const StepGate::Step passed(*gate_);
   std::vector<PsPull> pulls = value_or_throw(run.pulls());
   std::vector<at::Tensor> pulled;
   if (!pulls.empty()) pulled = checked(client_->pull(std::move(pulls)));

@@ -13,6 +13,7 @@
 #include "trireme/base/mutex.h"
 #include "trireme/base/status.h"
 #include "trireme/capture/variable_backend.h"
+#include "trireme/ps/backend_pause.h"
 #include "trireme/ps/layout.h"
 #include "trireme/ps/ps_client.h"
 #include "trireme/ps/ps_step.h"
@@ -55,6 +56,14 @@ class ParameterServerBackend final : public VariableBackend {
   // Returns the variable on the servers, and creates it there if necessary.
   PsVariable ps_variable(const VariableRecord& variable);
 
+  // Adds an object that changes variables of this backend, to be paused with it.
+  void add_pausable(std::weak_ptr<Pausable> pausable);
+  // Blocks until no update of the program is under way: steps of the program itself have ended, new
+  // ones wait, and all pausables are paused (Pausable::pause). The servers have confirmed that they
+  // apply no update of the program. Returns an error at `limit`, which names the task that it waits
+  // for, and everything goes on.
+  absl::StatusOr<std::unique_ptr<BackendPause>> pause(Time drain_until, Time limit);
+
  private:
   // Throws the error of an operation. If a newer program has taken over the job, throws that.
   void check(const absl::Status& status) const { throw_if_error(membership()->explain(status)); }
@@ -85,6 +94,9 @@ class ParameterServerBackend final : public VariableBackend {
   const uint64_t writer_;  // identifies this program's pushes
   const uint64_t largest_whole_gradient_;
 
+  // Passed by everything that changes variables; closed during a pause.
+  const std::shared_ptr<StepGate> gate_ = std::make_shared<StepGate>();
+
   Mutex creation_mutex_;  // held while variables are created on the servers
   ShardPlacer placer_ ABSL_GUARDED_BY(creation_mutex_);
   std::vector<std::weak_ptr<VariableRecord>> pending_ ABSL_GUARDED_BY(creation_mutex_);
@@ -100,6 +112,7 @@ class ParameterServerBackend final : public VariableBackend {
     std::shared_ptr<const PsStep> program;
   };
   std::unordered_map<const Plan*, CachedProgram> programs_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<Pausable>> pausables_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_sequence_ ABSL_GUARDED_BY(mutex_) = 1;
   std::set<uint64_t> in_flight_ ABSL_GUARDED_BY(mutex_);  // sequences that are not decided yet
 };

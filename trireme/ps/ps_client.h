@@ -24,6 +24,7 @@
 #include "trireme/ps/server_request.h"
 #include "trireme/rpc/call_all.h"
 #include "trireme/rpc/channel.h"
+#include "trireme/runtime/variable_host.h"
 
 namespace trireme {
 
@@ -71,6 +72,11 @@ class PsClient {
   int servers() const { return static_cast<int>(channels_.size()); }
   // Returns the incarnations of the servers, in the order of the tasks.
   std::vector<uint64_t> incarnations() const;
+  // Return the connection to a server, and the scope of the client's variables.
+  Channel& channel(int server) { return *channels_[server]; }
+  VariableScope scope() const { return {job_.id, job_.generation, options_.container}; }
+  // Returns options for calls that carry `bytes` in all.
+  CallOptions call_options(uint64_t bytes, bool large_response) const;
 
   // A variable to be created, with the servers of its shards.
   struct PlacedVariable {
@@ -139,8 +145,6 @@ class PsClient {
 
   explicit PsClient(PsClientOptions options) : options_(std::move(options)), job_(options_.job) {}
 
-  // Returns options for calls that carry `bytes` in all.
-  CallOptions call_options(uint64_t bytes, bool large_response) const;
   // Addresses each request to the channel of its server.
   std::vector<TargetedCall> make_calls(Requests requests, const CallOptions& options) const;
   // Start a pull or a push and call `done` with its results. Their versions are empty unless

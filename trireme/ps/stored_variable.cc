@@ -32,6 +32,10 @@
 // nothing to change, such as a repeated push, gives it back before it releases the lock: a version
 // that nobody has seen. So equal versions mean equal contents, and nothing but a change of the
 // contents or of the optimizer makes pulls copy again.
+//
+// A save that writes the contents while they change has a watcher, which copies what a change is
+// about to overwrite. It is set and called under the lock, so that a change either comes before the
+// save or is seen by it. Without a save this costs one comparison.
 namespace trireme {
 
 using internal::TensorShape;
@@ -112,6 +116,7 @@ absl::StatusOr<uint64_t> StoredVariable::apply(const Update& update,
     }
   }
   drop_snapshot();
+  before_change(update.ids);
   // The thread-safety analysis does not see that the lock is held inside the lambda.
   const absl::Status status =
       try_call([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { change(update, lr); });
@@ -262,6 +267,49 @@ StoredVariable::Stats StoredVariable::stats() {
   stats.state_bytes = state_bytes();
   if (optimizer_) stats.optimizer = optimizer_->rule->name();
   return stats;
+}
+
+double StoredVariable::step() const {
+  return optimizer_ ? optimizer_->step.item<double>() : 0;
+}
+
+StoredVariable::SavedOptimizer StoredVariable::saved_optimizer() {
+  ReaderLock lock(mutex);
+  if (!optimizer_) return {};
+  return {optimizer_->rule, optimizer_->slots};
+}
+
+double StoredVariable::read_state(const std::function<void()>& copy) {
+  ReaderLock lock(mutex);
+  copy();
+  return step();
+}
+
+double StoredVariable::watch(std::shared_ptr<ChangeWatcher> watcher) {
+  WriterLock lock(mutex);
+  mutex.uncount_write();  // the contents are the same
+  watcher_ = std::move(watcher);
+  return step();
+}
+
+void StoredVariable::unwatch(const ChangeWatcher* watcher) {
+  WriterLock lock(mutex);
+  mutex.uncount_write();  // the contents are the same
+  if (watcher_.get() == watcher) watcher_ = nullptr;
+}
+
+void StoredVariable::overwrite(int slot, uint64_t offset, const void* data, size_t bytes) {
+  WriterLock lock(mutex);
+  drop_snapshot();
+  before_change(at::Tensor());
+  const at::Tensor& target = slot < 0 ? tensor : optimizer_->slots[slot];
+  std::memcpy(static_cast<char*>(target.data_ptr()) + offset, data, bytes);
+}
+
+void StoredVariable::set_step(double step) {
+  WriterLock lock(mutex);
+  mutex.uncount_write();  // the contents are the same
+  optimizer_->step.fill_(step);
 }
 
 void StoredVariable::forget_pushes() {

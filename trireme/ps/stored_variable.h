@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "trireme/base/error.h"
 #include "trireme/optim/update_rule.h"
+#include "trireme/ps/change_watcher.h"
 #include "trireme/ps/push_id.h"
 #include "trireme/ps/push_records.h"
 #include "trireme/ps/update.h"
@@ -90,6 +92,27 @@ class StoredVariable final : public HostedVariable {
   // copy. Otherwise every caller gets a copy of its own.
   Snapshot snapshot(const std::shared_ptr<SnapshotBudget>& kept);
 
+  // The rule of the variable's optimizer and the tensors of its state, which stay the same objects.
+  struct SavedOptimizer {
+    std::shared_ptr<const internal::UpdateRule> rule;  // null without an optimizer
+    std::vector<at::Tensor> slots;
+  };
+  SavedOptimizer saved_optimizer();
+  // Calls `copy` while neither the contents nor the optimizer's state can change. Returns the
+  // number of updates that the optimizer has applied by then.
+  double read_state(const std::function<void()>& copy);
+  // Calls the watcher before each change from now on, in place of an earlier one. Returns the
+  // number of updates that the optimizer has applied so far.
+  double watch(std::shared_ptr<ChangeWatcher> watcher);
+  // Ends that, if the watcher is still this one.
+  void unwatch(const ChangeWatcher* watcher);
+  void before_change() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { before_change({}); }
+  // Overwrites bytes of the contents, or of the optimizer's slot with this index if it is not
+  // negative. The caller has checked that they exist.
+  void overwrite(int slot, uint64_t offset, const void* data, size_t bytes);
+  // Sets the number of updates that the optimizer has applied. The variable must have one.
+  void set_step(double step);
+
   // Sets the optimizer and returns true. Returns false, and keeps the present optimizer with its
   // state, if that has the same rule and options. Fails with ALREADY_EXISTS if the present one
   // differs, with INVALID_ARGUMENT if the rule cannot update variables of this dtype, and with
@@ -120,6 +143,12 @@ class StoredVariable final : public HostedVariable {
   uint64_t state_bytes() const ABSL_SHARED_LOCKS_REQUIRED(mutex) {
     return optimizer_ ? optimizer_->slots.size() * tensor.nbytes() : 0;
   }
+  // Lets the watcher of a save copy what is about to change: the rows `ids`, or everything if they
+  // are undefined.
+  void before_change(const at::Tensor& ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (watcher_ != nullptr) watcher_->before_change(*this, ids);
+  }
+  double step() const ABSL_SHARED_LOCKS_REQUIRED(mutex);
   // Changes the contents.
   void change(const Update& update, std::optional<double> lr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
@@ -130,6 +159,7 @@ class StoredVariable final : public HostedVariable {
   std::atomic<uint64_t> updates_ = 0;
   PushRecords records_ ABSL_GUARDED_BY(mutex);
   std::unique_ptr<OptimizerState> optimizer_ ABSL_GUARDED_BY(mutex);
+  std::shared_ptr<ChangeWatcher> watcher_ ABSL_GUARDED_BY(mutex);  // null if no save is under way
   bool retired_ ABSL_GUARDED_BY(mutex) = false;  // true once it was removed from its store
 
   // The snapshot that is kept; its contents are undefined if there is none. Lock order: mutex

@@ -17,7 +17,9 @@ namespace trireme {
 // Parameter servers that run in the process of a test.
 class TestServers {
  public:
-  explicit TestServers(int count, VariableStoreOptions options = {}) : options_(options) {
+  explicit TestServers(int count, VariableStoreOptions options = {},
+                       std::string checkpoint_root = "/")
+      : options_(options), checkpoint_root_(std::move(checkpoint_root)) {
     std::vector<std::string> addresses;
     for (int i = 0; i < count; ++i) {
       ports_.push_back(value_or_throw(PortReservation::make()));
@@ -36,6 +38,7 @@ class TestServers {
     servers_[index] = value_or_throw(
         TaskServer::start({.spec = spec_,
                            .task = {"ps", index},
+                           .checkpoint_root = checkpoint_root_,
                            .services = {make_server_service, [options](TaskContext& context) {
                                           return make_variable_service(context, options);
                                         }}}));
@@ -64,6 +67,7 @@ class TestServers {
 
  private:
   const VariableStoreOptions options_;
+  const std::string checkpoint_root_;
   std::vector<PortReservation> ports_;
   ClusterSpec spec_;
   std::vector<std::unique_ptr<TaskServer>> servers_;

@@ -11,12 +11,14 @@
 #include "trireme/ps/call_slices.h"
 #include "trireme/ps/fence.h"
 #include "trireme/ps/hosted_jobs.h"
+#include "trireme/ps/hosted_saves.h"
 #include "trireme/ps/job_service.h"
 #include "trireme/ps/lease_clock.h"
 #include "trireme/ps/packing.h"
 #include "trireme/ps/pull_call.h"
 #include "trireme/ps/push_call.h"
 #include "trireme/ps/push_records.h"
+#include "trireme/ps/save_service.h"
 #include "trireme/ps/session_jobs.h"
 #include "trireme/ps/variable_methods.h"
 #include "trireme/ps/variables.pb.h"
@@ -80,12 +82,21 @@ class VariableService final : public Service {
         *store_, writers_, pool_,
         JobTableOptions{.clock = options.clock, .keep_after_lease = options.keep_after_lease});
     jobs_->start();
+    saves_ = std::make_shared<internal::HostedSaves>(
+        *store_, internal::HostedSavesOptions{.checkpoint_root = context.checkpoint_root,
+                                              .files = options.files,
+                                              .stuck_after = options.give_up_saves_after,
+                                              .unasked_after = options.give_up_saves_after});
   }
-  ~VariableService() override { jobs_->stop(); }
+  ~VariableService() override {
+    jobs_->stop();
+    saves_->stop();
+  }
 
   std::vector<Method> methods() override {
     std::vector<Method> methods = internal::job_methods(*jobs_, pool_);
     for (Method& method : variable_methods()) methods.push_back(std::move(method));
+    for (Method& method : internal::save_methods(*saves_)) methods.push_back(std::move(method));
     return methods;
   }
 
@@ -277,6 +288,7 @@ class VariableService final : public Service {
   const std::shared_ptr<VariableStore> store_;
   Writers writers_;
   std::shared_ptr<internal::HostedJobs> jobs_;
+  std::shared_ptr<internal::HostedSaves> saves_;
   const std::shared_ptr<ByteBudget> pushes_;  // budget for pushes
   const internal::PullContext pull_context_;
   const internal::PushContext push_context_;

@@ -11,7 +11,7 @@ namespace trireme {
 // Makes the service by which clients use the variables of a server, with a store of its own. Sets
 // context.variables to that store, and context.join_job. Without options, variables may take four
 // fifths of the machine's memory. It serves trireme.Jobs too (job_service.h), since jobs own
-// variables. How a call is served:
+// variables, and trireme.Saves (save_service.h). How a call is served:
 //
 // - Calls that may take long, or may wait for the lock of a variable, run on a pool of threads of
 //   the service. Quick ones run on the thread that received them.

@@ -54,6 +54,22 @@ absl::Status VariableStore::reserve(const std::string& name, uint64_t bytes, con
   return absl::OkStatus();
 }
 
+absl::Status VariableStore::reserve_copy(uint64_t bytes) {
+  uint64_t taken = bytes_.load();
+  do {
+    const uint64_t limit = options_.memory_limit;
+    if (limit != 0 && (bytes > limit || taken > limit - bytes)) {
+      return make_status(
+          ErrorCode::kResourceExhausted,
+          absl::StrCat("a copy of the variables needs ", bytes, " bytes, but ", taken,
+                       " of the limit of ", limit,
+                       " bytes are taken; save with the mode stream, which needs no copy, or raise "
+                       "the limit"));
+    }
+  } while (!bytes_.compare_exchange_weak(taken, taken + bytes));
+  return absl::OkStatus();
+}
+
 void VariableStore::release(const std::vector<Variable>& removed) {
   for (const Variable& variable : removed) bytes_ -= variable->retire();
 }

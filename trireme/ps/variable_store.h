@@ -13,6 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "trireme/base/clock.h"
+#include "trireme/base/files.h"
 #include "trireme/ps/job_key.h"
 #include "trireme/ps/packing.h"
 #include "trireme/ps/stored_variable.h"
@@ -30,6 +31,9 @@ struct VariableStoreOptions {
   uint64_t pull_bytes = uint64_t{512} << 20;
   // Time for which the variables of a job are kept after the leases of its programs have run out.
   Duration keep_after_lease = std::chrono::minutes(5);
+  // Time after which a save is given up, without progress of the disk or without its client asking.
+  Duration give_up_saves_after = std::chrono::minutes(1);
+  Files* files = &Files::local();  // files of checkpoints; must outlive the server
   // Clock of leases. Must outlive the server.
   const Clock* clock = &Clock::real();
 };
@@ -107,6 +111,12 @@ class VariableStore final : public VariableHost {
   // Gives a variable an optimizer and counts the optimizer's state against the memory limit.
   absl::Status set_optimizer(StoredVariable& variable,
                              std::shared_ptr<const internal::UpdateRule> rule);
+
+  // Counts the bytes of a copy of variables against the memory limit. Fails with RESOURCE_EXHAUSTED
+  // if they exceed it.
+  absl::Status reserve_copy(uint64_t bytes);
+  // Ends that.
+  void release_copy(uint64_t bytes) { bytes_ -= bytes; }
 
   // Returns all variables.
   std::vector<Variable> list() const;

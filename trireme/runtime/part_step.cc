@@ -81,6 +81,10 @@ void PartStep::start(PartInputs inputs, std::vector<std::shared_ptr<HostedVariab
   options.stop = stop_.get_token();
   options.transfers = this;
   options.check_write = part_->check_write;
+  // The thread-safety analysis does not see that the run holds the variable's lock.
+  options.before_write = [this](uint32_t variable) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    variables_[variable]->before_change();
+  };
   for (const auto& variable : variables_) {
     tensors.push_back(variable->tensor);
     options.locks.push_back(&variable->mutex);

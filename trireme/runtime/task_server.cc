@@ -24,6 +24,7 @@ absl::StatusOr<std::unique_ptr<TaskServer>> TaskServer::start(TaskServerOptions 
   context->step_threads = options.step_threads > 0 ? options.step_threads : at::get_num_threads();
   context->start_bytes = options.start_bytes;
   context->incarnation = new_incarnation();
+  context->checkpoint_root = options.checkpoint_root;
   context->started = Clock::real().now();
   context->credentials = options.credentials;
   context->faults = options.faults;

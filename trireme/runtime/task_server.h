@@ -30,6 +30,7 @@ struct TaskContext {
   int step_threads = 1;      // number of threads that run the operators of steps
   uint64_t start_bytes = 0;  // limit on the bytes of inputs of steps in flight that clients started
   uint64_t incarnation = 0;
+  std::string checkpoint_root;  // folder inside which the task may read and write checkpoints
   Time started;
   Credentials credentials = Credentials::loopback();
   std::shared_ptr<FaultInjector>
@@ -58,6 +59,9 @@ struct TaskServerOptions {
   ServerLimits limits;    // limits on the memory that peers can make the server hold
   std::shared_ptr<FaultInjector> faults = nullptr;
   bool exit_with_job = false;  // true if wait() returns when the chief ends the job
+  // Folder inside which clients may let the task read and write checkpoints; empty for the working
+  // directory.
+  std::string checkpoint_root = {};
   std::vector<ServiceFactory> services;
 };
 

@@ -27,6 +27,10 @@ struct HostedVariable {
   // (docs/decisions/versions.md).
   uint64_t version() const ABSL_SHARED_LOCKS_REQUIRED(mutex) { return mutex.writes(); }
 
+  // Called by writers that hold the mutex, before they change the contents. A host may copy them
+  // first, for a save that is under way.
+  virtual void before_change() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {}
+
   const std::string name;
   SharedMutex mutex;
   const at::Tensor tensor;

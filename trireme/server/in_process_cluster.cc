@@ -63,8 +63,12 @@ class InProcessCluster::Impl {
   }
 
   std::unique_ptr<TaskServer> make(const TaskId& task) const {
-    return value_or_throw(TaskServer::start(
-        {.spec = spec_, .task = task, .devices = devices_, .services = all_services()}));
+    // The servers run in the program, which may use all of its files anyway.
+    return value_or_throw(TaskServer::start({.spec = spec_,
+                                             .task = task,
+                                             .devices = devices_,
+                                             .checkpoint_root = "/",
+                                             .services = all_services()}));
   }
 
   std::unique_ptr<TaskServer>& slot(const TaskId& task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

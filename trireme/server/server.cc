@@ -48,6 +48,7 @@ TaskServerOptions to_task_options(const Cluster& cluster, const ServerOptions& o
           .credentials = credentials_of(cluster, options),
           .bind_host = options.bind_host,
           .exit_with_job = options.exit_with_job,
+          .checkpoint_root = options.checkpoint_root,
           .services = all_services(options.memory_limit)};
 }
 

@@ -19,6 +19,9 @@ struct ServerOptions {
   // Limit on the bytes of variables and of their optimizers' state. A variable that would exceed it
   // is rejected. 0 for four fifths of the machine's memory.
   uint64_t memory_limit = 0;
+  // Folder inside which programs may let this task read and write checkpoints; empty for the
+  // working directory of the process.
+  std::string checkpoint_root = {};
   // Folder with this task's certificates, as `trireme certs init` writes them (docs/security.md).
   // Without certificates, only this machine can reach the server.
   std::string certs = {};
