@@ -17,6 +17,7 @@
 #include "trireme/base/average_duration.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/mutex.h"
+#include "trireme/coordinator/allotment.h"
 #include "trireme/coordinator/avoided_workers.h"
 #include "trireme/coordinator/stand_ins.h"
 #include "trireme/graph/plan.h"
@@ -67,7 +68,8 @@ struct ClosureFunction {
   // Indices of the function's variables that are in the client program's memory. Their values are
   // sent with each closure.
   std::vector<uint32_t> own;
-  uint64_t answer_bytes = 0;  // Estimated size of the results.
+  uint64_t answer_bytes = 0;    // Estimated size of the results.
+  std::vector<uint64_t> draws;  // Number of elements that one run draws from each resource.
 
   // Estimated time for which one run keeps a worker busy. The initial value is the duration of a
   // whole batch, so that the first closures are sent alone.
@@ -91,6 +93,9 @@ struct Closure {
   // Inputs that no worker draws, then the values of the variables in `function->own`.
   std::vector<at::Tensor> tensors;
   std::vector<std::shared_ptr<WorkerResource>> resources;  // One for each draw of the function.
+  // Elements of each draw. Empty before the closure is first sent to a worker, and once its
+  // elements were used or returned (allotted_elements.h).
+  std::vector<AllottedElements> allotted;
   std::shared_ptr<const void> shape;  // Structure of the results (FunctionStep::shape).
   uint64_t seed = 0;
   uint64_t step = 0;
@@ -103,16 +108,15 @@ struct Closure {
 
   // Workers on which it has failed because they could not use a parameter server.
   AvoidedWorkers avoided;
+  // True once an attempt has ended that may have pushed updates. Set by the queue.
+  bool may_have_pushed = false;
   // Counters of the dispatchers, which limit how often a closure is retried.
   int refusals = 0;  // Number of times that a worker rejected it without running it.
   int captures = 0;  // Number of times that its function was captured again.
 
-  // Releases the user's objects that the closure holds. Called once it will not run any more.
-  void release() {
-    tensors.clear();
-    resources.clear();
-    capture_again = nullptr;
-  }
+  // Releases the user's objects and the elements that the closure holds. Called once it will not
+  // run any more.
+  void release();
 
   // Returns the size of the tensors that are sent with the closure.
   uint64_t bytes() const {

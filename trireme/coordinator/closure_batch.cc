@@ -15,6 +15,15 @@ void RunningBatches::stop_below(uint64_t sequence) {
   for (std::stop_source& stop : stopped) stop.request_stop();
 }
 
+void RunningBatches::stop_unpushed() {
+  std::vector<std::stop_source> stopped;
+  {
+    MutexLock lock(mutex_);
+    for (ClosureBatch* batch : batches_) stopped.push_back(batch->unpushed_stop_);
+  }
+  for (std::stop_source& stop : stopped) stop.request_stop();
+}
+
 ClosureBatch::ClosureBatch(std::shared_ptr<ClosureEnvironment> environment, RunningBatches& running,
                            size_t size, uint64_t watermark, uint64_t last_sequence,
                            std::stop_source stop, Done done)
@@ -23,6 +32,8 @@ ClosureBatch::ClosureBatch(std::shared_ptr<ClosureEnvironment> environment, Runn
       watermark_(watermark),
       last_sequence_(last_sequence),
       stop_(std::move(stop)),
+      on_stop_(stop_.get_token(),
+               [unpushed_stop = unpushed_stop_]() mutable { unpushed_stop.request_stop(); }),
       left_(size),
       answers_(size),
       done_(std::move(done)) {

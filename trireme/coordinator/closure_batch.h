@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <stop_token>
@@ -24,6 +25,8 @@ class RunningBatches {
  public:
   // Stops the batches all of whose sequences are below `sequence`.
   void stop_below(uint64_t sequence);
+  // Stops closures of all batches that have not begun to push.
+  void stop_unpushed();
 
  private:
   friend class ClosureBatch;
@@ -53,6 +56,8 @@ class ClosureBatch {
   uint64_t watermark() const { return watermark_; }
   bool stopped() const { return stop_.stop_requested(); }
   std::stop_token stop_token() const { return stop_.get_token(); }
+  // Returns a token that also stops closures that have not begun to push.
+  std::stop_token unpushed_stop_token() const { return unpushed_stop_.get_token(); }
 
   // Notes that a closure failed because a parameter server could not be used. Closures that begin
   // after that fail with the same error. Otherwise those that take turns would wait for the server
@@ -72,6 +77,8 @@ class ClosureBatch {
   const uint64_t watermark_;
   const uint64_t last_sequence_;
   const std::stop_source stop_;
+  const std::stop_source unpushed_stop_;  // Requested together with `stop_`, or earlier.
+  const std::stop_callback<std::function<void()>> on_stop_;
   std::atomic<size_t> left_;  // Number of closures without an answer.
   std::vector<RunResult> answers_;
   Done done_;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/logging.h"
 #include "trireme/base/status.h"
+#include "trireme/coordinator/allotted_elements.h"
 #include "trireme/coordinator/closure_service.h"
 #include "trireme/coordinator/element_shapes.h"
 #include "trireme/coordinator/user_code.h"
@@ -94,15 +95,13 @@ void ClosureDispatcher::on_connected(const EstablishedConnection& connection) {
   dispatch();
 }
 
-std::vector<ClosurePtr> ClosureDispatcher::disconnect() {
-  std::vector<ClosurePtr> closures;
+ClosureDispatcher::Returned ClosureDispatcher::disconnect() {
+  Returned closures{.unsent = std::exchange(next_, {})};
   for (const auto& [number, batch] : in_flight_) {
-    closures.insert(closures.end(), batch.closures.begin(), batch.closures.end());
+    closures.sent.insert(closures.sent.end(), batch.closures.begin(), batch.closures.end());
   }
-  for (std::vector<ClosurePtr>* waiting : {&next_, &captured_again_}) {
-    closures.insert(closures.end(), waiting->begin(), waiting->end());
-    waiting->clear();
-  }
+  closures.sent.insert(closures.sent.end(), captured_again_.begin(), captured_again_.end());
+  captured_again_.clear();
   in_flight_.clear();
   batches_ = 0;
   supplying_ = false;
@@ -110,8 +109,15 @@ std::vector<ClosurePtr> ClosureDispatcher::disconnect() {
   return closures;
 }
 
+// The closures that were sent are older, so they are put to the front last.
+void ClosureDispatcher::requeue(const Returned& closures) {
+  return_elements_of_unsent(closures.unsent);
+  context_->queue->put_back_unpushed(closures.unsent);
+  context_->queue->put_back(closures.sent);
+}
+
 void ClosureDispatcher::on_lost(const ConnectionLoss& loss) {
-  std::vector<ClosurePtr> closures;
+  Returned closures;
   {
     MutexLock lock(mutex_);
     if (!is_current(loss.id)) return;
@@ -128,18 +134,18 @@ void ClosureDispatcher::on_lost(const ConnectionLoss& loss) {
   }
   context_->stragglers->forget(worker_);
   context_->queue->remove_worker(worker_);
-  context_->queue->put_back(closures);
+  requeue(closures);
 }
 
 void ClosureDispatcher::end() {
-  std::vector<ClosurePtr> closures;
+  Returned closures;
   {
     MutexLock lock(mutex_);
     ended_ = true;
     closures = disconnect();
   }
   context_->queue->remove_worker(worker_);
-  context_->queue->put_back(closures);
+  requeue(closures);
   connection_->end();
 }
 
@@ -186,6 +192,7 @@ bool ClosureDispatcher::dispatch() {
       if (context_->queue->is_given_up(next_)) {
         cancelled = std::exchange(next_, {});
       } else {
+        for (const ClosurePtr& closure : next_) allot_elements(*closure, worker_);
         order.missing = inventory_.first_missing(next_);
         supplying_ = !order.missing.empty();
         if (!supplying_) {
@@ -202,7 +209,7 @@ bool ClosureDispatcher::dispatch() {
     }
     // Outside of the lock, because a call that cannot be made runs its callback in place.
     if (!cancelled.empty()) {
-      context_->queue->put_back(cancelled);
+      requeue({.unsent = std::move(cancelled)});
       continue;
     }
     connection_->watch();
@@ -228,10 +235,7 @@ void ClosureDispatcher::supply(const Order& order) {
                           order.options, supplied);
   }
   ResourceRequest request{.coordinator = context_->introduction.coordinator(),
-                          .worker = worker_,
-                          // Differs by worker and connection, so that every worker shuffles
-                          // differently, as does a worker that was restarted.
-                          .seed = static_cast<uint64_t>(worker_) + ((order.connection - 1) << 32)};
+                          .worker = order.missing.worker};
   {
     MutexLock lock(mutex_);
     request.dropped = inventory_.drop_unused_resources(*context_->resources);
@@ -253,7 +257,10 @@ void ClosureDispatcher::on_supplied(const Order& order, const Response& response
       refused = std::exchange(next_, {});
     }
   }
-  if (!response.ok()) return on_refused(order.connection, std::move(refused), response.status());
+  if (!response.ok()) {
+    return_elements_of_unsent(refused);
+    return on_refused(order.connection, std::move(refused), response.status());
+  }
   dispatch();
 }
 
@@ -264,7 +271,7 @@ void ClosureDispatcher::send(Order order) {
                      const Response& response) { self->on_answer(connection, batch, response); });
 }
 
-void ClosureDispatcher::cancel_below(uint64_t sequence) {
+void ClosureDispatcher::cancel_below(uint64_t sequence, bool before_push) {
   CallOptions options;
   {
     MutexLock lock(mutex_);
@@ -274,6 +281,7 @@ void ClosureDispatcher::cancel_below(uint64_t sequence) {
   CancelClosuresRequest request;
   request.set_coordinator(context_->introduction.coordinator());
   request.set_below(sequence);
+  request.set_before_push(before_push);
   channel_->call(kCancelClosures, make_message(request), options, [](const Response&) {});
 }
 
@@ -284,6 +292,8 @@ void ClosureDispatcher::on_answer(ConnectionId connection, uint64_t batch,
   std::vector<ClosurePtr> closures;
   Duration waited;
   const Time now = Clock::real().now();
+  auto answer = response.ok() ? parse_body<RunClosuresResponse>(*response)
+                              : absl::StatusOr<RunClosuresResponse>(response.status());
   {
     MutexLock lock(mutex_);
     if (!is_current(connection)) return;
@@ -293,8 +303,6 @@ void ClosureDispatcher::on_answer(ConnectionId connection, uint64_t batch,
     waited = now - answered.sent;
   }
   if (response.ok()) connection_->note_answer(now);
-  auto answer = response.ok() ? parse_body<RunClosuresResponse>(*response)
-                              : absl::StatusOr<RunClosuresResponse>(response.status());
   if (!answer.ok()) return on_refused(connection, std::move(closures), answer.status());
   if (answer->results_size() != static_cast<int>(closures.size())) {
     return on_refused(
@@ -315,7 +323,7 @@ void ClosureDispatcher::on_results(ConnectionId connection, std::vector<ClosureP
                                    const RunClosuresResponse& answer,
                                    const std::vector<at::Tensor>& tensors) {
   std::vector<ClosureQueue::Finished> finished;
-  std::vector<ClosurePtr> requeued;
+  std::vector<ClosurePtr> requeued, unpushed;
   std::vector<ClosurePtr> without_server;
   absl::Status server_error;
   TensorReader reader(tensors);
@@ -333,8 +341,10 @@ void ClosureDispatcher::on_results(ConnectionId connection, std::vector<ClosureP
       }
       without_server.push_back(std::move(closure));
     } else if (!result.ok() && error_code(result.status()) == ErrorCode::kCancelled) {
-      requeued.push_back(std::move(closure));  // The worker stops, or the queue cancels it.
+      // The worker stops, or the queue cancels it or is being paused.
+      (answer.results(i).nothing_pushed() ? unpushed : requeued).push_back(std::move(closure));
     } else {
+      settle_elements(*closure, result.status());
       finished.push_back({std::move(closure), std::move(result)});
     }
   }
@@ -345,7 +355,7 @@ void ClosureDispatcher::on_results(ConnectionId connection, std::vector<ClosureP
     backoff_.reset();
   }
   finish(std::move(finished));
-  context_->queue->put_back(requeued);
+  requeue({.sent = std::move(requeued), .unsent = std::move(unpushed)});
   if (!without_server.empty()) after_server_failure(server_error, std::move(without_server));
 }
 
@@ -362,6 +372,8 @@ void ClosureDispatcher::on_drawn(ConnectionId connection, ClosurePtr closure,
   if (!drawn.ok()) {
     return finish({{std::move(closure), with_origin(drawn.status(), {channel_->task(), ""})}});
   }
+  // Earlier repetitions may have pushed.
+  if (closure->repeat > 1) closure->may_have_pushed = true;
   context_->queue->defer_capture(
       closure, [self = shared_from_this(), connection, closure, drawn = *std::move(drawn)] {
         self->capture_again(connection, closure, drawn);

@@ -41,8 +41,9 @@ class ClosureDispatcher final : public ClosureTaker,
                                                    std::function<void(uint64_t)> cancel_all_below);
 
   void start() { connection_->start(); }
-  // Tells the worker to cancel closures below `sequence`. The worker still answers for them.
-  void cancel_below(uint64_t sequence);
+  // Tells the worker to cancel closures below `sequence`; with `before_push`, only those that have
+  // not begun to push. The worker still answers for them.
+  void cancel_below(uint64_t sequence, bool before_push = false);
   // Requeues the closures and ends the connection. The dispatcher takes no more closures.
   void end();
 
@@ -110,9 +111,15 @@ class ClosureDispatcher final : public ClosureTaker,
     return connection_in_use_ && connection_in_use_->id == connection;
   }
   CallOptions call_options(Duration timeout) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Closures to be requeued: those that the worker may have run, and those that it has not.
+  struct Returned {
+    std::vector<ClosurePtr> sent = {};
+    std::vector<ClosurePtr> unsent = {};
+  };
   // Stops using the connection and returns its closures, which the caller requeues. Answers that
   // arrive later are ignored, so that each closure is returned to the queue once.
-  std::vector<ClosurePtr> disconnect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Returned disconnect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void requeue(const Returned& closures);
 
   const std::shared_ptr<const LinkContext> context_;
   const int worker_;
@@ -136,7 +143,7 @@ class ClosureDispatcher final : public ClosureTaker,
   std::vector<ClosurePtr> next_ ABSL_GUARDED_BY(mutex_);
   bool supplying_ ABSL_GUARDED_BY(mutex_) = false;  // True while a supply call is under way.
   // Closures whose function was captured again. They form the next batch, before closures are
-  // taken from the queue, because this worker holds the elements that they have drawn.
+  // taken from the queue, because this worker has made the elements that they draw.
   std::vector<ClosurePtr> captured_again_ ABSL_GUARDED_BY(mutex_);
   // Function of the last batch's first closure, named in the log if the worker keeps failing.
   std::shared_ptr<const ClosureFunction> last_function_ ABSL_GUARDED_BY(mutex_);

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "trireme/coordinator/ending_executor.h"
-#include "trireme/coordinator/kept_draws.h"
 #include "trireme/coordinator/update_turns.h"
 #include "trireme/ps/ps_client.h"
 
@@ -19,7 +18,6 @@ struct ClosureEnvironment {
   const std::unique_ptr<PsClient> servers;
   const std::shared_ptr<EndingExecutor> executor;
   UpdateTurns turns;
-  KeptDraws kept = {};  // Elements of closures that wait for a capture.
 };
 
 }  // namespace trireme::internal

@@ -189,6 +189,7 @@ std::shared_ptr<const ClosureFunction> ClosureFunctions::function_of(
   auto made = std::make_shared<ClosureFunction>();
   RegisterFunctionRequest request = describe(step, *made);
   for (const WorkerDraw& draw : draws) {
+    made->draws.push_back(draw.elements);
     FunctionDraw* added = request.add_draws();
     added->set_first_input(static_cast<uint32_t>(draw.first_input));
     auto next = step.inputs.begin() + static_cast<ptrdiff_t>(draw.first_input);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/coordinator/allotted_source.h"
 #include "trireme/coordinator/closure_run.h"
 
 namespace trireme::internal {
@@ -52,7 +53,7 @@ void ClosureHost::drop_function(uint32_t id) {
   functions_.erase(id);
 }
 
-absl::Status ClosureHost::add_resource(uint64_t id, std::shared_ptr<ElementSource> source) {
+absl::Status ClosureHost::add_resource(uint64_t id, std::shared_ptr<ElementReader> reader) {
   MutexLock lock(mutex_);
   if (resources_.size() >= kMostResources && !resources_.contains(id)) {
     return make_status(ErrorCode::kFailedPrecondition,
@@ -61,12 +62,12 @@ absl::Status ClosureHost::add_resource(uint64_t id, std::shared_ptr<ElementSourc
                                     "of the program's per-worker datasets"),
                        {environment_.task, ""});
   }
-  resources_.try_emplace(id, std::move(source));
+  resources_.try_emplace(id, std::move(reader));
   return absl::OkStatus();
 }
 
 void ClosureHost::drop_resource(uint64_t id) {
-  std::shared_ptr<ElementSource> dropped;  // Destroyed after the lock is released.
+  std::shared_ptr<ElementReader> dropped;  // Destroyed after the lock is released.
   MutexLock lock(mutex_);
   const auto found = resources_.find(id);
   if (found == resources_.end()) return;
@@ -101,7 +102,6 @@ void ClosureHost::run(std::vector<ReceivedClosure> closures, uint64_t watermark,
       found[i].sources = *std::move(sources);
     }
   }
-  environment_.kept.drop_below(watermark);
   if (!refused.ok()) return done(refused);
   if (closures.empty()) return done(std::vector<RunResult>());
   // The pointer shares ownership of the host: the service evicts hosts that nothing else holds.
@@ -134,7 +134,6 @@ void ClosureHost::cancel_below(uint64_t sequence) {
     cancelled_below_ = std::max(cancelled_below_, sequence);
   }
   batches_.stop_below(sequence);
-  environment_.kept.drop_below(sequence);
 }
 
 absl::StatusOr<std::vector<HostedFunctionPtr>> ClosureHost::functions_of(
@@ -159,12 +158,12 @@ absl::StatusOr<std::vector<HostedFunctionPtr>> ClosureHost::functions_of(
 
 absl::StatusOr<ElementSources> ClosureHost::sources_of(const ReceivedClosure& call) {
   ElementSources sources;
-  for (uint64_t id : call.resources) {
-    const auto found = resources_.find(id);
+  for (size_t i = 0; i < call.resources.size(); ++i) {
+    const auto found = resources_.find(call.resources[i]);
     if (found == resources_.end()) {
       return make_status(ErrorCode::kNotFound, "an iterator of the closure was not created");
     }
-    sources.push_back(found->second);
+    sources.push_back(std::make_shared<AllottedSource>(found->second, call.numbers[i]));
   }
   return sources;
 }

@@ -16,6 +16,7 @@
 #include "trireme/coordinator/ending_executor.h"
 #include "trireme/coordinator/hosted_function.h"
 #include "trireme/coordinator/received_closure.h"
+#include "trireme/data/element_reader.h"
 #include "trireme/function/draws.h"
 #include "trireme/graph/plan.h"
 #include "trireme/ps/ps_client.h"
@@ -50,7 +51,7 @@ class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
   void drop_function(uint32_t id);
 
   // Adds an iterator. Does nothing if the id is taken.
-  absl::Status add_resource(uint64_t id, std::shared_ptr<ElementSource> source);
+  absl::Status add_resource(uint64_t id, std::shared_ptr<ElementReader> reader);
   void drop_resource(uint64_t id);
 
   // Runs a batch. Calls `done` once, when all closures have ended, or at once with NOT_FOUND if a
@@ -59,9 +60,11 @@ class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
            ClosureBatch::Done done);
   // Returns true if run() is likely to return sooner than another thread can be woken.
   bool is_quick(const std::vector<ReceivedClosure>& closures);
-  // Stops the batches below `sequence`, and drops the elements kept for their closures. Batches
-  // below it that arrive later are stopped too.
+  // Stops the batches below `sequence`. Batches below it that arrive later are stopped too.
   void cancel_below(uint64_t sequence);
+  // Stops running closures that have not begun to push. Does not concern those that arrive later,
+  // because the same closures may be sent again.
+  void cancel_unpushed() { batches_.stop_unpushed(); }
 
  private:
   // Returns the function of the closure, followed by the variants that can run in its place.
@@ -76,7 +79,7 @@ class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
 
   Mutex mutex_;
   std::map<uint32_t, HostedFunctionPtr> functions_ ABSL_GUARDED_BY(mutex_);
-  std::map<uint64_t, std::shared_ptr<ElementSource>> resources_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::shared_ptr<ElementReader>> resources_ ABSL_GUARDED_BY(mutex_);
   uint64_t cancelled_below_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -75,7 +75,7 @@ absl::Status ClosureQueue::take_error() {
 }
 
 bool ClosureQueue::is_full(const Closure& closure) {
-  if (queued_.size() >= capacity_) return true;
+  if (waiting() >= capacity_) return true;
   const uint64_t oldest = sequences_.watermark();
   const uint64_t open = sequences_.next() - oldest;
   if (open + closure.repeat <= options_.most_open || idle()) return false;
@@ -96,8 +96,8 @@ absl::Status ClosureQueue::put(const ClosurePtr& closure) {
     if (absl::Status error = take_error(); !error.ok()) return error;
     closure->sequence = sequences_.allocate(closure->repeat);
     deadlines_.add(closure);
-    queued_.push_back(closure);
-    announce = announcer_.note_put(Clock::real().now(), cost_of(*closure));
+    (paused_ ? held_ : queued_).push_back(closure);
+    announce = !paused_ && announcer_.note_put(Clock::real().now(), cost_of(*closure));
     if (!announce) announce_later();
   }
   if (announce) wake_takers();
@@ -149,7 +149,7 @@ std::vector<ClosurePtr> ClosureQueue::take(const std::shared_ptr<ClosureTaker>& 
   return taken;
 }
 
-void ClosureQueue::put_back(const std::vector<ClosurePtr>& closures) {
+void ClosureQueue::requeue(const std::vector<ClosurePtr>& closures, bool may_have_pushed) {
   if (closures.empty()) return;
   Released released;
   {
@@ -157,11 +157,14 @@ void ClosureQueue::put_back(const std::vector<ClosurePtr>& closures) {
     // In reverse, because each one is pushed to the front.
     for (auto closure = closures.rbegin(); closure != closures.rend(); ++closure) {
       if (!land(*closure, released)) continue;
-      note_unsettled(**closure);
+      if (may_have_pushed) {
+        note_unsettled(**closure);
+        (*closure)->may_have_pushed = true;
+      }
       if ((*closure)->result_.has_value()) {
         released.closures.push_back(*closure);
       } else {
-        queued_.push_front(*closure);
+        (paused_ && !(*closure)->may_have_pushed ? held_ : queued_).push_front(*closure);
       }
     }
     if (!error_.ok() || !closed_.ok()) cancel_queued(released);
@@ -234,7 +237,7 @@ uint64_t ClosureQueue::expire(Time now) {
     while (const ClosurePtr closure = deadlines_.first_late(now)) {
       std::string task;
       // A closure that is not queued is in flight. It stays so until its dispatcher returns it.
-      if (std::erase(queued_, closure) == 0) {
+      if (std::erase(queued_, closure) + std::erase(held_, closure) == 0) {
         task = worker_task(closure->worker_);
       } else {
         released.closures.push_back(closure);
@@ -325,13 +328,13 @@ absl::Status ClosureQueue::join(Time limit, Duration every,
     if (idle()) fences_.settle(sequences_.next());
     if ((idle() || !closed_.ok()) && !fences_.is_pending()) return take_error();
     const Time now = Clock::real().now();
-    if (now >= limit) return join_timed_out(queued_.size() + in_flight_);
+    if (now >= limit) return join_timed_out(left());
     if (now >= report) {
       report = now + every;
-      const uint64_t done = decided_, left = queued_.size() + in_flight_;
+      const uint64_t done = decided_, undone = left();
       mutex_.unlock();
       try {
-        progress(done, left);
+        progress(done, undone);
       } catch (...) {  // The user's callback may throw to end the wait.
         mutex_.lock();
         throw;
@@ -382,19 +385,9 @@ void ClosureQueue::spin_for(const Closure& closure) {
   spin_until([&closure] { return closure.decided_.load(std::memory_order_acquire); });
 }
 
-size_t ClosureQueue::undecided() const {
-  MutexLock lock(mutex_);
-  return queued_.size() + in_flight_;
-}
-
 bool ClosureQueue::is_decided(const Closure& closure) const {
   MutexLock lock(mutex_);
   return (closure.result_.has_value() || is_abandoned(closure)) && is_ready(closure);
-}
-
-absl::Status ClosureQueue::status() const {
-  MutexLock lock(mutex_);
-  return closed_;
 }
 
 bool ClosureQueue::is_given_up(const std::vector<ClosurePtr>& closures) const {
@@ -416,11 +409,6 @@ void ClosureQueue::defer_capture(const ClosurePtr& closure, Work capture) {
   notify();
 }
 
-uint64_t ClosureQueue::watermark() const {
-  MutexLock lock(mutex_);
-  return sequences_.watermark();
-}
-
 bool ClosureQueue::decide(const ClosurePtr& closure, ClosureResult result) {
   if (closure->result_.has_value()) return false;
   closure->result_ = std::move(result);
@@ -432,8 +420,10 @@ bool ClosureQueue::decide(const ClosurePtr& closure, ClosureResult result) {
 }
 
 void ClosureQueue::cancel_queued(Released& released) {
-  for (const ClosurePtr& closure : queued_) cancel(closure, released);
-  queued_.clear();
+  for (std::deque<ClosurePtr>* each : {&queued_, &held_}) {
+    for (const ClosurePtr& closure : *each) cancel(closure, released);
+    each->clear();
+  }
 }
 
 void ClosureQueue::raise_fence() {
@@ -447,13 +437,14 @@ void ClosureQueue::raise_fence() {
       return notify();
     }
   }
-  options_.fence->raise(*below, [weak = weak_from_this(), below = *below](bool /*confirmed*/) {
-    const auto self = weak.lock();
-    if (self == nullptr) return;
-    MutexLock lock(self->mutex_);
-    self->fences_.note_complete(below);
-    self->notify();
-  });
+  options_.fence->raise(*below,
+                        [weak = weak_from_this(), below = *below](const auto& /*unconfirmed*/) {
+                          const auto self = weak.lock();
+                          if (self == nullptr) return;
+                          MutexLock lock(self->mutex_);
+                          self->fences_.note_complete(below);
+                          self->notify();
+                        });
 }
 
 void ClosureQueue::wait(Time limit) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -59,7 +60,12 @@ struct ClosureQueueOptions {
 // When a call has returned an error, or join() or done() has returned success, no update of an
 // earlier closure is applied any more, not even by workers that are cut off: these calls wait for a
 // fence (closure_fence.h) if one is needed. They accept one that is not confirmed, so that they do
-// not wait for a frozen server. Thread-safe; one lock guards all members.
+// not wait for a frozen server.
+//
+// A pause (closure_pause.h) holds the queue at a point where no closure is under way. Meanwhile
+// closures that were not begun are held apart from those that may be taken.
+//
+// Thread-safe; one lock guards all members.
 class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
  public:
   explicit ClosureQueue(size_t capacity, ClosureQueueOptions options = {})
@@ -81,8 +87,10 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
   // Returns none if there are no others; the taker is then notified once there are.
   std::vector<ClosurePtr> take(const std::shared_ptr<ClosureTaker>& taker,
                                Duration lasting = kBatchTime, size_t most = kBatchClosures);
-  // Requeues closures at the front, since they are the oldest.
-  void put_back(const std::vector<ClosurePtr>& closures);
+  // Requeues closures at the front, since they are the oldest. They may have pushed updates.
+  void put_back(const std::vector<ClosurePtr>& closures) { requeue(closures, true); }
+  // Does the same with closures whose worker has answered that it pushed nothing for them.
+  void put_back_unpushed(const std::vector<ClosurePtr>& closures) { requeue(closures, false); }
   // Requeues closures that failed on `worker` because it could not use a parameter server. Other
   // workers take them until `until`, if any is connected.
   void put_back_elsewhere(const std::vector<ClosurePtr>& closures, int worker, Time until);
@@ -116,7 +124,10 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
   absl::Status join(Time limit = Time::max(), Duration every = Duration::max(),
                     const std::function<void(uint64_t done, uint64_t left)>& progress = nullptr);
   // Returns the number of closures that are queued or in flight.
-  size_t undecided() const;
+  size_t undecided() const {
+    MutexLock lock(mutex_);
+    return left();
+  }
   // Returns true if no closure is queued or in flight. If there is a pending error then, returns
   // that instead. Does not block: returns false while a fence is not complete.
   absl::StatusOr<bool> done();
@@ -126,14 +137,44 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
   // Returns true if the closure is decided and fetch() does not block.
   bool is_decided(const Closure& closure) const;
   // Returns the error that the queue was closed with, or OK while it is open.
-  absl::Status status() const;
+  absl::Status status() const {
+    MutexLock lock(mutex_);
+    return closed_;
+  }
   // Returns true if the closures, which are in flight, must not be sent to a worker any more: an
   // error is pending, the queue is closed, or one of them was abandoned. put_back() cancels the
   // ones that will not run.
   bool is_given_up(const std::vector<ClosurePtr>& closures) const;
 
   // Returns the sequence below which all closures are decided.
-  uint64_t watermark() const;
+  uint64_t watermark() const {
+    MutexLock lock(mutex_);
+    return sequences_.watermark();
+  }
+
+  // The steps of a pause, which pause_closures() takes (closure_pause.h). All but end_pause()
+  // return the pending error if there is one, without raising it, or the error of close().
+  //
+  // Holds back the queued closures, except those that may have pushed updates. Blocks while another
+  // pause lasts; returns DEADLINE_EXCEEDED at `limit`.
+  absl::Status begin_pause(Time limit);
+  // Blocks until no closure is in flight and none is queued that may have pushed updates. Returns
+  // false at `until`.
+  absl::StatusOr<bool> drain(Time until);
+  // Returns the sequence below which all closures are decided, once the queue is drained. Closures
+  // that are held back and have a sequence below an unsettled one get a new sequence, so that a
+  // fence can be raised above the unsettled one.
+  uint64_t cut();
+  // Raises a fence below `below`, unless the last one is the same and not complete yet. Does not
+  // block.
+  void begin_confirmation(uint64_t below);
+  // Blocks until the last fence of begin_confirmation() is complete, or until `until`. Returns true
+  // if all servers have confirmed it.
+  absl::StatusOr<bool> confirmed(Time until);
+  // Returns the servers that have not confirmed the last fence of begin_confirmation().
+  std::vector<std::string> unconfirmed() const;
+  // Lets closures be taken again.
+  void end_pause();
 
  private:
   // Closures that will not run any more. Destroying the list releases the user's objects that they
@@ -145,8 +186,17 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
     std::vector<ClosurePtr> closures;
   };
 
-  bool idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return queued_.empty() && in_flight_ == 0;
+  // Returns the number of closures that wait to be taken.
+  size_t waiting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return queued_.size() + held_.size();
+  }
+  // Returns the number of closures that wait to be taken or are in flight.
+  size_t left() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return waiting() + in_flight_; }
+  bool idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return left() == 0; }
+  void requeue(const std::vector<ClosurePtr>& closures, bool may_have_pushed);
+  // Returns the error of close(), or the pending error, which stays pending.
+  const absl::Status& failure() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return closed_.ok() ? error_ : closed_;
   }
   // Returns true if put() has to wait before it can queue the closure.
   bool is_full(const Closure& closure) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -213,6 +263,13 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
   CondVar changed_;
   int sleeping_ ABSL_GUARDED_BY(mutex_) = 0;  // Number of threads that wait for changed_.
   std::deque<ClosurePtr> queued_ ABSL_GUARDED_BY(mutex_);
+  std::deque<ClosurePtr> held_ ABSL_GUARDED_BY(mutex_);  // Not to be taken before end_pause().
+  bool paused_ ABSL_GUARDED_BY(mutex_) = false;  // True from begin_pause() until end_pause().
+  // Number of fences of begin_confirmation(), and the last of these that is complete.
+  uint64_t confirmations_ ABSL_GUARDED_BY(mutex_) = 0, last_complete_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t confirmed_below_ ABSL_GUARDED_BY(mutex_) = 0;  // Sequence of the last such fence.
+  // Servers that did not confirm fence `last_complete_`.
+  std::vector<std::string> unconfirmed_ ABSL_GUARDED_BY(mutex_);
   size_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);   // Pending error, to be raised once.
   Time failed_at_ ABSL_GUARDED_BY(mutex_);       // Time of the pending error.

@@ -29,6 +29,7 @@ class ManualFence final : public ClosureFence {
     raised_.push_back(below);
     pending_.push_back(std::move(done));
   }
+  std::vector<std::string> awaited() const override { return {}; }
   void note_lost(const std::string& task) override {
     MutexLock lock(mutex_);
     lost_.push_back(task);
@@ -49,7 +50,7 @@ class ManualFence final : public ClosureFence {
       MutexLock lock(mutex_);
       pending.swap(pending_);
     }
-    for (OnComplete& done : pending) done(true);
+    for (OnComplete& done : pending) done({});
   }
 
  private:

@@ -23,18 +23,18 @@ Message register_request(const ClosureFunction& function, const std::vector<uint
 
 absl::StatusOr<Message> create_request(const ResourceRequest& request,
                                        const WorkerResource& resource) {
-  const std::optional<Dataset> dataset = resource.dataset(request.worker);
-  if (!dataset) {
+  std::optional<WorkerIterator> iterator = resource.iterator(request.worker);
+  if (!iterator) {
     return make_status(
         ErrorCode::kFailedPrecondition,
         "a closure draws from an iterator that was made by another coordinator and does not exist "
         "for this worker; make it with create_per_worker_dataset() of the same coordinator");
   }
-  DatasetData data = data_of(*dataset);
+  DatasetData data = data_of(iterator->dataset);
   CreateResourceRequest body;
   body.set_coordinator(request.coordinator);
-  body.set_resource(resource.id());
-  body.set_seed(request.seed);
+  body.set_resource(iterator->edition);
+  body.set_seed(iterator->seed);
   *body.mutable_dataset() = std::move(data.def);
   body.mutable_dropped()->Assign(request.dropped.begin(), request.dropped.end());
   return make_message(body, std::move(data.tensors));
@@ -57,12 +57,21 @@ RunRequest run_request(uint64_t coordinator, uint64_t watermark,
     // The worker may run any of the variants, so the largest answer counts.
     uint64_t largest = closure->current->answer_bytes;
     if (!closure->resources.empty()) {
-      for (const auto& resource : closure->resources) added->add_resources(resource->id());
+      for (const AllottedElements& elements : closure->allotted) {
+        ClosureRequest::Draw* draw = added->add_draws();
+        draw->set_resource(elements.edition);
+        for (const NumberSpan& span : elements.numbers) {
+          NumberRange* range = draw->add_numbers();
+          range->set_first(span.first);
+          range->set_count(span.count);
+        }
+      }
       for (const auto& variant : closure->current->variants.get()) {
         added->add_variants(variant->id);
         largest = std::max(largest, variant->answer_bytes);
       }
     }
+    if (closure->may_have_pushed) added->set_may_have_pushed(true);
     if (closure->repeat > 1) added->set_repeat(closure->repeat);
     answer_bytes += std::min(largest, kSmallAnswer + 1);  // Capped, so that sums cannot overflow.
   }

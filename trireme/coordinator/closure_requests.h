@@ -15,12 +15,11 @@ Message register_request(const ClosureFunction& function, const std::vector<uint
 
 struct ResourceRequest {
   uint64_t coordinator = 0;
-  int worker = 0;
-  uint64_t seed = 0;
+  int worker = 0;                      // Index of the worker whose iterator is to be created.
   std::vector<uint64_t> dropped = {};  // Ids of resources that no closure draws from any more.
 };
-// Makes a request that creates an iterator over the worker's dataset of `resource`. Returns an
-// error if there is none.
+// Makes a request that creates a worker's iterator of `resource`. Returns an error if there is
+// none.
 absl::StatusOr<Message> create_request(const ResourceRequest& request,
                                        const WorkerResource& resource);
 
@@ -28,7 +27,7 @@ struct RunRequest {
   Message message;
   bool large_response = false;  // True if the answer may be larger than a frame.
 };
-// Makes a request that runs `closures` as one batch.
+// Makes a request that runs `closures`, which have elements allotted, as one batch.
 RunRequest run_request(uint64_t coordinator, uint64_t watermark,
                        const std::vector<ClosurePtr>& closures);
 

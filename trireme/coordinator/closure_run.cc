@@ -22,12 +22,10 @@
 // run was interrupted after it had pushed some repetitions, the next run thus repeats them without
 // effect.
 //
-// Elements are returned to their source unless they are consumed. They are consumed in compute(),
-// before the operators run: from then on the closure may have an effect. A run that draws shapes
-// that no function takes ends with these shapes as its answer, and leaves its elements in
-// KeptDraws. The coordinator captures the function for them and sends the closure again. The
-// constructor then takes the elements out of KeptDraws, so that they are used by this closure,
-// once.
+// A run draws the elements that the coordinator has allotted to the closure. A run that is
+// cancelled before it has pushed has had no effect, and says so in its answer. A run that draws
+// shapes that no function takes ends with these shapes as its answer. The coordinator captures the
+// function for them and sends the closure again, with the same elements.
 //
 // A closure that both reads and changes variables waits for its turn before it draws, and keeps the
 // turn until it ends. Every path therefore leads to end(RunResult), which is called exactly once,
@@ -43,13 +41,8 @@ ClosureRun::ClosureRun(std::shared_ptr<ClosureBatch> batch, size_t index,
       functions_(std::move(functions)),
       function_(functions_[0].get()),
       call_(std::move(call)),
-      sources_(std::move(sources)) {
-  if (function_->draws.empty()) return;
-  if (auto kept = environment().kept.take(call_.sequence)) {
-    repetition_ = kept->repetition;
-    draws_.emplace(std::move(kept->draws));
-  }
-}
+      sources_(std::move(sources)),
+      begun_(call_.may_have_pushed) {}
 
 void ClosureRun::start(std::shared_ptr<ClosureRun> run) {
   if (run->takes_turns() &&
@@ -60,14 +53,16 @@ void ClosureRun::start(std::shared_ptr<ClosureRun> run) {
 }
 
 void ClosureRun::begin() {
-  if (batch_->stopped()) return end(cancelled());
+  if (stopped()) return end(cancelled());
   if (const absl::Status failed = batch_->server_failure(); !failed.ok()) return end(failed);
   const Time began = Clock::real().now();
   if (!turn_began_) turn_began_ = began;
   // LibTorch throws, for example when out of memory. No exception may escape into the executor.
   const auto fits = try_call([&] { return draw(); });
   if (!fits.ok()) return end(fits.status());
-  if (!*fits) return keep_drawn();
+  if (!*fits) {
+    return end({.result = std::vector<at::Tensor>(), .drawn = draws_->elements()});
+  }
   drawing_ = Clock::real().now() - began;
   if (function_->native != nullptr) return call_native();
   auto pulls = try_call([&] {
@@ -88,8 +83,6 @@ void ClosureRun::begin() {
 
 bool ClosureRun::draw() {
   if (function_->draws.empty()) return true;
-  // Elements that were kept for this closure are put back if its iterators have been replaced.
-  if (draws_ && draws_->sources() != sources_) draws_.reset();
   if (!draws_) draws_.emplace(sources_);
   std::vector<size_t> counts;
   for (const ClosureDraw& draw : function_->draws) counts.push_back(draw.elements.size());
@@ -106,12 +99,6 @@ bool ClosureRun::draw() {
   if (found == functions_.end()) return false;
   function_ = found->get();
   return true;
-}
-
-void ClosureRun::keep_drawn() {
-  RunResult answer{.result = std::vector<at::Tensor>(), .drawn = draws_->elements()};
-  environment().kept.keep(call_.sequence, {*std::move(draws_), repetition_});
-  end(std::move(answer));
 }
 
 std::vector<at::Tensor> ClosureRun::inputs() const {
@@ -142,13 +129,15 @@ std::vector<at::Tensor> ClosureRun::own_variables() const {
 }
 
 void ClosureRun::compute(std::vector<at::Tensor> pulled) {
-  if (batch_->stopped()) return end(cancelled());
-  if (draws_) draws_->keep();  // Consumes the elements: they are not put back any more.
-  draws_.reset();
+  if (stopped()) return end(cancelled());
   const Time began = Clock::real().now();
-  const auto ran = try_call(
-      [&] { throw_if_error(steps_->run(std::move(pulled), {.stop = batch_->stop_token()})); });
-  if (!ran.ok()) return end(as_user_error(ran));
+  const auto ran =
+      try_call([&] { throw_if_error(steps_->run(std::move(pulled), {.stop = stop_token()})); });
+  if (!ran.ok()) {
+    const absl::Status error = as_user_error(ran);
+    if (error_code(error) != ErrorCode::kCancelled) consume();
+    return end(error);
+  }
   note_time(drawing_ + (Clock::real().now() - began));
   push(0);
 }
@@ -166,7 +155,9 @@ void ClosureRun::call_native() {
 
 void ClosureRun::push(size_t round) {
   if (round == steps_->rounds()) return end_repetition(steps_->results());
-  if (batch_->stopped()) return end(cancelled());
+  if (stopped()) return end(cancelled());
+  begun_ = true;
+  consume();
   const PushId id{environment().coordinator, call_.sequence + repetition_,
                   static_cast<uint32_t>(round)};
   const auto sent = try_call([&] {
@@ -182,8 +173,18 @@ void ClosureRun::push(size_t round) {
   if (!sent.ok()) end(sent);
 }
 
+void ClosureRun::consume() {
+  if (!draws_) return;
+  draws_->keep();
+  draws_.reset();
+}
+
 void ClosureRun::end_repetition(std::vector<at::Tensor> results) {
-  if (++repetition_ >= call_.repeat) return end({.result = std::move(results)});
+  begun_ = begun_ || draws_.has_value();
+  consume();
+  if (++repetition_ >= call_.repeat) {
+    return end({.result = std::move(results)});
+  }
   continue_with([self = shared_from_this()] { self->begin(); });
 }
 
@@ -198,7 +199,8 @@ void ClosureRun::end(const absl::Status& error) {
   const Origin origin{environment().task, absl::StrCat("function '", function_->name, "'")};
   const bool arose_here = error_origin(error).task.empty();
   end({.result = with_origin(arose_here ? make_status(error_code(error), describe(error)) : error,
-                             origin)});
+                             origin),
+       .nothing_pushed = !begun_ && error_code(error) == ErrorCode::kCancelled});
 }
 
 void ClosureRun::end(RunResult answer) {
@@ -231,7 +233,7 @@ absl::Status ClosureRun::cancelled() const {
 // function may have given it, so that it cannot be mistaken for a failure of a parameter server.
 absl::Status ClosureRun::as_user_error(const absl::Status& error) const {
   ErrorCode code = error_code(error);
-  if (code == ErrorCode::kCancelled && !batch_->stopped()) code = ErrorCode::kAborted;
+  if (code == ErrorCode::kCancelled && !stopped()) code = ErrorCode::kAborted;
   return make_status(code, std::string(error.message()));
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -43,14 +44,17 @@ class ClosureRun : public std::enable_shared_from_this<ClosureRun> {
   ClosureEnvironment& environment() const { return batch_->environment(); }
   bool takes_turns() const { return functions_[0]->takes_turns; }
   uint64_t seed() const;
+  // Returns a token that stops the run: by any request once it has begun to push, and before that
+  // also by a request to stop before the push.
+  std::stop_token stop_token() const {
+    return begun_ ? batch_->stop_token() : batch_->unpushed_stop_token();
+  }
+  bool stopped() const { return stop_token().stop_requested(); }
 
   void begin();
   // Draws the elements of this repetition and selects the function that takes them. Returns false
   // if no function does.
   bool draw();
-  // Ends the run with the shapes that it has drawn. Keeps the elements until the closure is sent
-  // again.
-  void keep_drawn();
   // Returns the inputs of the graph: tensors of the closure and elements, in their order.
   std::vector<at::Tensor> inputs() const;
   // Returns a tensor for each variable that came with the closure, undefined for the others.
@@ -58,6 +62,8 @@ class ClosureRun : public std::enable_shared_from_this<ClosureRun> {
   void compute(std::vector<at::Tensor> pulled);
   void call_native();
   void push(size_t round);
+  // Marks the elements of this repetition as used, so that they are not put back any more.
+  void consume();
   void end_repetition(std::vector<at::Tensor> results);
   // Ends the run after a pull or a push has failed.
   void end_after_call(const absl::Status& error);
@@ -78,7 +84,10 @@ class ClosureRun : public std::enable_shared_from_this<ClosureRun> {
   const HostedFunction* function_;  // The element of `functions_` that this repetition uses.
   const ReceivedClosure call_;
   const ElementSources sources_;
-  uint32_t repetition_ = 0;         // Number of repetitions that are done.
+  uint32_t repetition_ = 0;  // Number of repetitions that are done.
+  // True once the closure may have had an effect: it has pushed, or has used elements in an earlier
+  // repetition. From then on it runs to its end.
+  bool begun_;
   std::optional<Draws> draws_;      // Elements that are drawn and not consumed.
   std::optional<Time> turn_began_;  // Time at which the run first began.
   Duration drawing_ = {};           // Time that this repetition took to draw.

@@ -12,6 +12,7 @@
 #include "trireme/coordinator/ending_executor.h"
 #include "trireme/coordinator/hosted_function.h"
 #include "trireme/data/dataset_data.h"
+#include "trireme/data/element_reader.h"
 #include "trireme/graph/graph_file.h"
 
 // The worker's side of closures.proto. The service has a ClosureHost for each coordinator, which
@@ -47,6 +48,7 @@ void set_answer(const RunResult& answer, ClosureResponse& result,
   result.mutable_failure()->set_code(static_cast<uint32_t>(status.code()));
   result.mutable_failure()->set_message(std::string(status.message()));
   result.mutable_failure()->set_details(encode_error_details(status));
+  result.set_nothing_pushed(answer.nothing_pushed);
 }
 
 ClosureResult result_of(const ClosureResponse& result, TensorReader& reader) {
@@ -152,6 +154,19 @@ absl::StatusOr<std::optional<VariableLayout>> layout_of(const FunctionVariable& 
     layout.shards.push_back({shard.name(), static_cast<int>(shard.server()), ranges[i]});
   }
   return layout;
+}
+
+// Returns the numbers of the elements of a draw.
+absl::StatusOr<std::vector<internal::NumberSpan>> spans_of(const ClosureRequest::Draw& draw) {
+  std::vector<internal::NumberSpan> spans;
+  for (const NumberRange& range : draw.numbers()) {
+    spans.push_back({range.first(), range.count()});
+    if (internal::is_valid(spans.back())) continue;
+    return make_status(ErrorCode::kInvalidArgument,
+                       absl::StrCat("a closure draws ", range.count(), " elements from element ",
+                                    range.first(), " on, which cannot be their numbers"));
+  }
+  return spans;
 }
 
 class ClosureService final : public Service {
@@ -330,9 +345,9 @@ class ClosureService final : public Service {
                                             std::vector<at::Tensor> tensors) {
     TRIREME_ASSIGN_OR_RETURN(const Dataset dataset,
                              internal::dataset_from({request.dataset(), std::move(tensors)}));
-    const Iterator iterator = dataset.iterator({.seed = request.seed()});
-    TRIREME_RETURN_IF_ERROR(
-        host.add_resource(request.resource(), internal::Access<Iterator>::source(iterator)));
+    auto reader = std::make_shared<internal::ElementReader>(
+        internal::Access<Dataset>::last(dataset), request.seed());
+    TRIREME_RETURN_IF_ERROR(host.add_resource(request.resource(), std::move(reader)));
     return make_message(CreateResourceResponse());
   }
 
@@ -344,15 +359,25 @@ class ClosureService final : public Service {
     for (const ClosureRequest& asked : request.closures()) {
       auto tensors = reader.next(asked.tensors(), asked.undefined());
       if (!tensors.ok()) return call.respond(tensors.status());
+      std::vector<uint64_t> resources;
+      std::vector<std::vector<internal::NumberSpan>> numbers;
+      for (const ClosureRequest::Draw& draw : asked.draws()) {
+        resources.push_back(draw.resource());
+        auto spans = spans_of(draw);
+        if (!spans.ok()) return call.respond(spans.status());
+        numbers.push_back(*std::move(spans));
+      }
       closures.push_back(
           {.sequence = asked.sequence(),
            .function = asked.function(),
            .seed = asked.seed(),
            .step = asked.step(),
            .tensors = *std::move(tensors),
-           .resources = {asked.resources().begin(), asked.resources().end()},
+           .resources = std::move(resources),
+           .numbers = std::move(numbers),
            .variants = {asked.variants().begin(), asked.variants().end()},
-           .repeat = std::clamp<uint32_t>(asked.repeat(), 1, internal::kMostRepetitions)});
+           .repeat = std::clamp<uint32_t>(asked.repeat(), 1, internal::kMostRepetitions),
+           .may_have_pushed = asked.may_have_pushed()});
     }
     auto answer = std::make_shared<BatchAnswer>(std::move(call));
     const bool quick = (*host)->is_quick(closures);
@@ -369,7 +394,11 @@ class ClosureService final : public Service {
 
   void cancel(const CancelClosuresRequest& request, ServerCall call) {
     const auto host = host_of(request.coordinator());
-    if (host.ok()) (*host)->cancel_below(request.below());
+    if (host.ok() && request.before_push()) {
+      (*host)->cancel_unpushed();
+    } else if (host.ok()) {
+      (*host)->cancel_below(request.below());
+    }
     call.respond(make_message(CancelClosuresResponse()));
   }
 

@@ -7,10 +7,12 @@
 #include "trireme/base/ids.h"
 #include "trireme/base/status.h"
 #include "trireme/coordinator/closure_functions.h"
+#include "trireme/coordinator/closure_pause.h"
 #include "trireme/coordinator/closure_queue.h"
 #include "trireme/coordinator/server_fence.h"
 #include "trireme/coordinator/worker_links.h"
 #include "trireme/coordinator/worker_resource.h"
+#include "trireme/ps/pausable.h"
 #include "trireme/rpc/timer.h"
 
 // The parts of a coordinator, and how they work together:
@@ -20,6 +22,7 @@
 //   ServerFence       keeps updates of earlier closures away when an error is raised or join() ends
 //   WorkerLinks       has a ClosureDispatcher for each worker, which takes closures from the queue
 //   WorkerResources   holds the datasets from which workers draw
+//   PausableClosures  holds the closures at a cut, for example while a checkpoint is made
 //   PsWatch           finds out whether a parameter server is lost, and then closes the queue
 //
 // Everything below schedule() is driven by answers and timers; only the diagnosis of missing
@@ -48,6 +51,36 @@ using internal::WorkerResources;
 namespace {
 
 constexpr Duration kForEver = std::chrono::hours(24 * 365);
+
+// Pauses the closures of a coordinator together with the other updates of its program.
+class PausableClosures final : public internal::Pausable {
+ public:
+  PausableClosures(uint64_t writer, std::shared_ptr<ClosureQueue> queue,
+                   std::shared_ptr<WorkerLinks> links)
+      : writer_(writer), queue_(std::move(queue)), links_(std::move(links)) {}
+
+  absl::StatusOr<std::unique_ptr<Pause>> pause(Time drain_until, Time limit) override {
+    TRIREME_ASSIGN_OR_RETURN(auto held,
+                             internal::pause_closures(queue_, *links_, drain_until, limit));
+    return std::make_unique<Held>(writer_, std::move(held));
+  }
+
+ private:
+  class Held final : public Pause {
+   public:
+    Held(uint64_t writer, std::unique_ptr<internal::ClosurePause> pause)
+        : writer_(writer), pause_(std::move(pause)) {}
+    internal::PausedWriter writer() const override { return {writer_, pause_->below()}; }
+
+   private:
+    const uint64_t writer_;
+    const std::unique_ptr<internal::ClosurePause> pause_;
+  };
+
+  const uint64_t writer_;
+  const std::shared_ptr<ClosureQueue> queue_;
+  const std::shared_ptr<WorkerLinks> links_;
+};
 
 }  // namespace
 
@@ -89,6 +122,8 @@ struct ClusterCoordinator::Impl {
     context->stragglers = std::make_shared<internal::StragglerWatch>();
     links = std::make_shared<WorkerLinks>(context, credentials);
     links->update(spec);
+    pausable = std::make_shared<PausableClosures>(writer, queue, links);
+    backend->add_pausable(pausable);
     std::move(undo).Cancel();
   }
 
@@ -156,6 +191,7 @@ struct ClusterCoordinator::Impl {
   const std::shared_ptr<ClosureFunctions> functions;
   const std::shared_ptr<WorkerResources> resources;
   std::shared_ptr<WorkerLinks> links;
+  std::shared_ptr<internal::Pausable> pausable;
 };
 
 ClusterCoordinator::ClusterCoordinator(const ParameterServerStrategy& strategy,
@@ -231,10 +267,11 @@ PerWorkerDataset ClusterCoordinator::create_per_worker_dataset(
 // A per-worker tensor is a dataset that repeats one element, so workers need nothing else for it.
 PerWorkerValues<at::Tensor> ClusterCoordinator::create_per_worker_tensor(
     std::function<at::Tensor(const InputContext&)> function) {
-  return internal::Access<PerWorkerValues<at::Tensor>>::make(
-      impl_->resources->make([function = std::move(function)](const InputContext& context) {
+  return internal::Access<PerWorkerValues<at::Tensor>>::make(impl_->resources->make(
+      [function = std::move(function)](const InputContext& context) {
         return Dataset::from_tensors({function(context).detach().unsqueeze(0)}).repeat();
-      }));
+      },
+      /*is_constant=*/true));
 }
 
 void ClusterCoordinator::join(const JoinOptions& options) {

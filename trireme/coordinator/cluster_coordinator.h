@@ -136,8 +136,9 @@ class ClusterCoordinator {
   RemoteValue<R> schedule(const ClosureOptions& options, const NativeFunction<R(Args...)>& function,
                           std::type_identity_t<std::decay_t<Args>>... args);
 
-  // Gives each worker the same dataset. Each worker iterates over it by itself; a worker that was
-  // restarted begins again.
+  // Gives each worker the same dataset. Each worker iterates over it by itself, in its own order if
+  // it is shuffled. A worker that was restarted continues after the elements of the closures that
+  // have succeeded there.
   PerWorkerDataset create_per_worker_dataset(const Dataset& dataset);
   // Does the same with the dataset that `dataset_function` returns for each worker. The function
   // runs in the client program, once for each worker, including workers that update_workers() adds

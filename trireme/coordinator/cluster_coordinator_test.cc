@@ -266,6 +266,7 @@ TEST_F(CoordinatorTest, NamesALostParameterServer) {
     ADD_FAILURE() << "no error";
   } catch (const PsLost& error) {
     EXPECT_EQ(error.origin().task, "/job:ps/task:1");
+    EXPECT_THAT(error.what(), HasSubstr("CheckpointManager::restore_or_initialize()"));
   }
   EXPECT_THROW(coordinator.schedule(add, torch::ones({})), PsLost);
   EXPECT_THROW(coordinator.done(), PsLost);

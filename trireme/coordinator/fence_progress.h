@@ -25,6 +25,9 @@ class FenceProgress {
   // more.
   void note_unsettled(uint64_t below) { unsettled_ = std::max(unsettled_, below); }
 
+  // Returns the sequence from which on no closure is unsettled, whether a fence was raised or not.
+  uint64_t unsettled() const { return unsettled_; }
+
   // Wants a fence below `next`, the next sequence, if a closure is unsettled. Called when no
   // closure is in flight.
   void settle(uint64_t next) {

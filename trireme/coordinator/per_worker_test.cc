@@ -8,6 +8,7 @@
 
 #include "trireme/base/status.h"
 #include "trireme/coordinator/cluster_coordinator.h"
+#include "trireme/coordinator/worker_resource.h"
 #include "trireme/function/variable.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/testing/error_of.h"
@@ -191,16 +192,52 @@ TEST_F(PerWorkerTest, JoinRaisesTheEndOfData) {
   coordinator_.join();
 }
 
-TEST_F(PerWorkerTest, ARestartedWorkerBeginsItsDatasetAgain) {
+TEST_F(PerWorkerTest, ARestartedWorkerContinuesItsDataset) {
+  coordinator_.update_workers(cluster_.spec_with_workers({0}));
+  const Dataset dataset = Dataset::range(8).shuffle(8).repeat(2);
+  const auto data = coordinator_.create_per_worker_dataset(dataset);
+  const auto& resource = internal::Access<PerWorkerDataset>::resource(data);
+  const auto position = [&] { return value_or_throw(resource->positions()).at(0); };
+  Iterator expected = dataset.iterator({.seed = position().seed});
+  for (uint64_t i = 0; i < 16; ++i) {
+    if (i % 5 == 2) cluster_.restart({"worker", 0});
+    const auto drawn = coordinator_.fetch(coordinator_.schedule(add_, data.iterator()));
+    EXPECT_TRUE(drawn.equal(expected.next())) << i;
+    EXPECT_EQ(position().next, i + 1);
+    EXPECT_THAT(position().returned, testing::IsEmpty());
+  }
+  EXPECT_EQ(total(), 2 * 28);
+  coordinator_.schedule(add_, data.iterator());
+  EXPECT_EQ(error_of([&] { coordinator_.join(); }).code(), ErrorCode::kEndOfData);
+}
+
+TEST_F(PerWorkerTest, ClosuresDrawFromARestoredPosition) {
   coordinator_.update_workers(cluster_.spec_with_workers({0}));
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(100));
+  const auto& resource = internal::Access<PerWorkerDataset>::resource(data);
   const auto draw = [&] {
     return coordinator_.fetch(coordinator_.schedule(add_, data.iterator())).item<int64_t>();
   };
-  EXPECT_EQ(draw(), 0);
-  EXPECT_EQ(draw(), 1);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(draw(), i);
+  throw_if_error(resource->restore({{.seed = 1, .next = 40, .returned = {2, 17}}}));
+  EXPECT_EQ(draw(), 2);
   cluster_.restart({"worker", 0});
-  EXPECT_EQ(draw(), 0);
+  EXPECT_EQ(draw(), 17);
+  EXPECT_EQ(draw(), 40);
+  EXPECT_EQ(value_or_throw(resource->positions()).at(0),
+            (internal::IteratorPosition{.seed = 1, .next = 41}));
+}
+
+TEST_F(PerWorkerTest, CountsTheElementsOfEachRepetitionAndCapture) {
+  coordinator_.update_workers(cluster_.spec_with_workers({0}));
+  const auto data = coordinator_.create_per_worker_dataset(Dataset::range(10).batch(4).repeat());
+  const auto& resource = internal::Access<PerWorkerDataset>::resource(data);
+  coordinator_.schedule({.repeat = 30}, add_, data.iterator());
+  for (int i = 0; i < 5; ++i) coordinator_.schedule(add_, data.iterator());
+  coordinator_.join();
+  const internal::IteratorPosition position = value_or_throw(resource->positions()).at(0);
+  EXPECT_EQ(position.next, 35u);
+  EXPECT_THAT(position.returned, testing::IsEmpty());
 }
 
 TEST_F(PerWorkerTest, EachRepetitionDrawsTheNextElements) {

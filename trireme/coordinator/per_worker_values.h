@@ -65,6 +65,9 @@ struct internal::Access<PerWorkerDataset> {
   static PerWorkerDataset make(std::shared_ptr<WorkerResource> resource) {
     return PerWorkerDataset(Access<PerWorkerValues<Iterator>>::make(std::move(resource)));
   }
+  static const std::shared_ptr<WorkerResource>& resource(const PerWorkerDataset& dataset) {
+    return Access<PerWorkerValues<Iterator>>::resource(dataset.iterator_);
+  }
 };
 
 }  // namespace trireme

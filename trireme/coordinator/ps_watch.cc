@@ -112,8 +112,9 @@ void PsWatch::check_server(const absl::Status& error, Done done) {
             ErrorCode::kDataLoss,
             absl::StrCat("the parameter server is lost, together with its variables: ",
                          std::string(answer.message()),
-                         ". Training has to start over, since checkpoints do not exist yet: "
-                         "start this ps task again, then the program, which begins afresh"),
+                         ". Start this ps task again, then the program, which continues from its "
+                         "newest checkpoint if it calls CheckpointManager::restore_or_initialize() "
+                         "before it trains, and begins afresh without one"),
             {task, ""});
         if (queue->status().ok()) log_error(describe(lost));
         queue->close(lost);

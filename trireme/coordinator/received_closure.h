@@ -8,6 +8,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/status.h"
 #include "trireme/coordinator/closure.h"
+#include "trireme/data/used_numbers.h"
 #include "trireme/function/draws.h"
 
 namespace trireme::internal {
@@ -18,19 +19,22 @@ struct ReceivedClosure {
   uint32_t function = 0;  // Id of the HostedFunction.
   uint64_t seed = 0;
   uint64_t step = 0;
-  std::vector<at::Tensor> tensors;  // Inputs that are not drawn, then variables.
-  std::vector<uint64_t> resources;  // Id of the iterator of each draw.
-  std::vector<uint32_t> variants;   // Ids of functions for elements of other shapes.
+  std::vector<at::Tensor> tensors;               // Inputs that are not drawn, then variables.
+  std::vector<uint64_t> resources;               // Id of the iterator of each draw.
+  std::vector<std::vector<NumberSpan>> numbers;  // Elements of each draw, for all repetitions.
+  std::vector<uint32_t> variants;                // Ids of functions for elements of other shapes.
   uint32_t repeat = 1;
+  bool may_have_pushed = false;  // True if an earlier run of it may have pushed updates.
 };
 
 // A worker's answer to a ReceivedClosure.
 struct RunResult {
   ClosureResult result = make_status(ErrorCode::kInternal, "the closure has not run");
   // The elements that the closure drew, one list for each draw, if neither its function nor a
-  // variant takes them. The worker keeps them until the closure is sent again. `result` has no
-  // meaning then.
+  // variant takes them. `result` has no meaning then.
   std::vector<std::vector<Element>> drawn = {};
+  // True if the closure was cancelled before it sent a push, and its elements were put back.
+  bool nothing_pushed = false;
   // Time for which the closure kept others from running: the time for drawing and operators, or,
   // for a closure that takes turns, the time of its turn.
   Duration busy = {};

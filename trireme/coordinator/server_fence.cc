@@ -112,10 +112,21 @@ void ServerFence::complete(const PendingPtr& pending, size_t server, bool confir
   std::vector<PendingPtr> completed;
   {
     MutexLock lock(mutex_);
-    if (pending->open.erase(server) > 0 && !confirmed) pending->confirmed = false;
+    if (pending->open.erase(server) > 0 && !confirmed) {
+      pending->unconfirmed.push_back(pending->servers[server].task);
+    }
     completed = remove_complete();
   }
   call_back(completed);
+}
+
+std::vector<std::string> ServerFence::awaited() const {
+  std::set<std::string> tasks;
+  MutexLock lock(mutex_);
+  for (const PendingPtr& pending : pending_) {
+    for (const size_t server : pending->open) tasks.insert(pending->servers[server].task);
+  }
+  return {tasks.begin(), tasks.end()};
 }
 
 void ServerFence::note_lost(const std::string& task) {
@@ -145,7 +156,7 @@ std::vector<ServerFence::PendingPtr> ServerFence::remove_complete() {
 }
 
 void ServerFence::call_back(const std::vector<PendingPtr>& completed) {
-  for (const PendingPtr& each : completed) each->done(each->confirmed);
+  for (const PendingPtr& each : completed) each->done(each->unconfirmed);
 }
 
 }  // namespace trireme::internal

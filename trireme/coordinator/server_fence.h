@@ -57,13 +57,15 @@ class ServerFence final : public ClosureFence, public std::enable_shared_from_th
       : servers_(std::move(servers)), run_at_(std::move(timer)) {}
 
   void raise(uint64_t below, OnComplete done) override;
+  std::vector<std::string> awaited() const override;
   void note_lost(const std::string& task) override;
 
  private:
   // A fence that is not complete.
   struct Pending {
     OnComplete done;
-    bool confirmed = true;  // False once a server counts as fenced without having confirmed it.
+    // Servers that count as fenced without having confirmed it.
+    std::vector<std::string> unconfirmed;
     std::vector<FencedServers::Server> servers;
     std::set<size_t> open;  // Indices of the servers that do not count as fenced yet.
   };
@@ -80,7 +82,7 @@ class ServerFence final : public ClosureFence, public std::enable_shared_from_th
   const std::shared_ptr<FencedServers> servers_;
   const RunAt run_at_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::list<PendingPtr> pending_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> lost_ ABSL_GUARDED_BY(mutex_);  // Tasks that are lost.
 };

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -50,9 +51,9 @@ class ServerFenceTest : public testing::Test {
                          {"/job:ps/task:1", clock_.now() + seconds(3)}};
   }
   void raise(uint64_t below) {
-    fence_->raise(below, [this, below](bool confirmed) {
+    fence_->raise(below, [this, below](const std::vector<std::string>& unconfirmed) {
       complete_.push_back(below);
-      confirmed_ = confirmed;
+      unconfirmed_ = unconfirmed;
     });
   }
   // Moves the clock and runs the timers that are due.
@@ -72,8 +73,8 @@ class ServerFenceTest : public testing::Test {
   const std::shared_ptr<ManualServers> servers_ = std::make_shared<ManualServers>();
   const std::shared_ptr<ServerFence> fence_ = std::make_shared<ServerFence>(
       servers_, [this](Time time, Work work) { timers_.emplace(time, std::move(work)); });
-  std::vector<uint64_t> complete_;  // Fences that are complete.
-  bool confirmed_ = false;          // True if the last of these was confirmed by all servers.
+  std::vector<uint64_t> complete_;        // Fences that are complete.
+  std::vector<std::string> unconfirmed_;  // Servers that did not confirm the last of these.
 };
 
 TEST_F(ServerFenceTest, IsCompleteWhenAllServersHaveConfirmed) {
@@ -81,9 +82,11 @@ TEST_F(ServerFenceTest, IsCompleteWhenAllServersHaveConfirmed) {
   EXPECT_EQ(servers_->calls.size(), 2u);
   servers_->answer(1);
   EXPECT_TRUE(complete_.empty());
+  EXPECT_EQ(fence_->awaited(), std::vector<std::string>{"/job:ps/task:0"});
   servers_->answer(0);
+  EXPECT_TRUE(fence_->awaited().empty());
   EXPECT_EQ(complete_, std::vector<uint64_t>{5});
-  EXPECT_TRUE(confirmed_);
+  EXPECT_TRUE(unconfirmed_.empty());
   EXPECT_TRUE(timers_.empty());
 }
 
@@ -96,7 +99,8 @@ TEST_F(ServerFenceTest, WaitsUntilTheLeaseAtASilentServerHasRunOut) {
   EXPECT_TRUE(complete_.empty()) << "clocks may differ by the margin";
   advance(ServerFence::kMargin);
   EXPECT_EQ(complete_, std::vector<uint64_t>{5});
-  EXPECT_FALSE(confirmed_) << "the server may have been frozen while it applied an update";
+  EXPECT_EQ(unconfirmed_, std::vector<std::string>{"/job:ps/task:1"})
+      << "the server may have been frozen while it applied an update";
 }
 
 TEST_F(ServerFenceTest, IsNotConfirmedByAServerThatAnswersAfterOneDidNot) {
@@ -106,7 +110,7 @@ TEST_F(ServerFenceTest, IsNotConfirmedByAServerThatAnswersAfterOneDidNot) {
   EXPECT_TRUE(complete_.empty());
   servers_->answer(1);
   EXPECT_EQ(complete_, std::vector<uint64_t>{5});
-  EXPECT_FALSE(confirmed_);
+  EXPECT_EQ(unconfirmed_, std::vector<std::string>{"/job:ps/task:0"});
 }
 
 TEST_F(ServerFenceTest, AServerThatRejectsUpdatesAnywayCountsAsFenced) {
@@ -119,7 +123,7 @@ TEST_F(ServerFenceTest, AServerThatRejectsUpdatesAnywayCountsAsFenced) {
     EXPECT_EQ(complete_.size(), 1u) << static_cast<int>(code);
     // A server of another incarnation has lost its variables. The others did not say that no update
     // is being applied.
-    EXPECT_EQ(confirmed_, code == ErrorCode::kIncarnationChanged);
+    EXPECT_EQ(unconfirmed_.empty(), code == ErrorCode::kIncarnationChanged);
   }
 }
 
@@ -130,7 +134,7 @@ TEST_F(ServerFenceTest, DoesNotWaitForALostServer) {
   EXPECT_TRUE(complete_.empty());
   fence_->note_lost("/job:ps/task:1");
   EXPECT_EQ(complete_, std::vector<uint64_t>{5});
-  EXPECT_TRUE(confirmed_) << "the variables of the lost server are gone";
+  EXPECT_TRUE(unconfirmed_.empty()) << "the variables of the lost server are gone";
   servers_->answer(1, silence());
   advance(seconds(10));
   EXPECT_EQ(complete_.size(), 1u) << "calls back once";

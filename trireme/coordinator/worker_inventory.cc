@@ -10,8 +10,12 @@ WorkerInventory::Item WorkerInventory::first_missing(
     for (const auto& variant : closure->current->variants.get()) {
       if (!functions_.contains(variant->id)) return {.function = variant};
     }
-    for (const auto& resource : closure->resources) {
-      if (!resources_.contains(resource->id())) return {.resource = resource};
+    for (size_t i = 0; i < closure->resources.size(); ++i) {
+      const AllottedElements& elements = closure->allotted[i];
+      if (resources_.contains(elements.edition)) continue;
+      return {.resource = closure->resources[i],
+              .worker = elements.worker,
+              .edition = elements.edition};
     }
   }
   return {};
@@ -19,7 +23,7 @@ WorkerInventory::Item WorkerInventory::first_missing(
 
 void WorkerInventory::add(const Item& item) {
   if (item.function != nullptr) functions_.insert(item.function->id);
-  if (item.resource != nullptr) resources_.insert(item.resource->id());
+  if (item.resource != nullptr) resources_.insert(item.edition);
 }
 
 std::vector<uint32_t> WorkerInventory::drop_unused_functions(const FunctionsInUse& in_use) {

@@ -1,6 +1,7 @@
 #include "trireme/coordinator/worker_links.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -139,6 +140,19 @@ void WorkerLinks::report_missing(const LinkContext& context, std::set<int>& susp
 
 void WorkerLinks::cancel_below(uint64_t sequence) {
   for (const auto& dispatcher : dispatchers()) dispatcher->cancel_below(sequence);
+}
+
+void WorkerLinks::cancel_unpushed() {
+  constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
+  for (const auto& dispatcher : dispatchers()) dispatcher->cancel_below(kAll, true);
+}
+
+std::vector<std::string> WorkerLinks::busy() const {
+  std::vector<std::string> tasks;
+  for (const WorkerState& state : states()) {
+    if (state.closures_there > 0) tasks.push_back(state.task.to_string());
+  }
+  return tasks;
 }
 
 void WorkerLinks::end() {

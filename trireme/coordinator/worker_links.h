@@ -10,6 +10,7 @@
 #include "trireme/base/mutex.h"
 #include "trireme/cluster/cluster_spec.h"
 #include "trireme/coordinator/closure_dispatcher.h"
+#include "trireme/coordinator/closure_pause.h"
 #include "trireme/coordinator/link_context.h"
 #include "trireme/coordinator/worker_connection.h"
 #include "trireme/coordinator/worker_state.h"
@@ -20,7 +21,7 @@ namespace trireme::internal {
 
 // Links a coordinator to its workers, which may come and go. Keeps a dispatcher for each of them
 // and reports workers that cannot be reached. Thread-safe.
-class WorkerLinks : public std::enable_shared_from_this<WorkerLinks> {
+class WorkerLinks final : public PausedWorkers, public std::enable_shared_from_this<WorkerLinks> {
  public:
   WorkerLinks(std::shared_ptr<const LinkContext> context, Credentials credentials)
       : context_(std::move(context)), credentials_(std::move(credentials)) {}
@@ -31,6 +32,8 @@ class WorkerLinks : public std::enable_shared_from_this<WorkerLinks> {
   // Broadcasts to the workers that they should cancel closures below `sequence`, because one of
   // those has failed.
   void cancel_below(uint64_t sequence);
+  void cancel_unpushed() override;
+  std::vector<std::string> busy() const override;
   // Ends all connections, and blocks until a diagnosis under way has ended.
   void end();
 

@@ -1,13 +1,11 @@
 #include "trireme/data/dataset.h"
 
 #include "absl/strings/str_cat.h"
-#include "trireme/base/mutex.h"
 #include "trireme/base/status.h"
-#include "trireme/capture/capture.h"
 #include "trireme/capture/device_request.h"
+#include "trireme/data/dataset_source.h"
 #include "trireme/data/dataset_step.h"
 #include "trireme/data/example_element.h"
-#include "trireme/data/stream.h"
 #include "trireme/exec/random.h"
 #include "trireme/graph/graph_file.h"
 
@@ -19,7 +17,6 @@ namespace trireme {
 namespace {
 
 using internal::DatasetStepPtr;
-using internal::Element;
 
 Dataset with_step(const DatasetStepPtr& input, proto::DatasetStep def,
                   std::vector<at::Tensor> tensors = {}) {
@@ -27,58 +24,6 @@ Dataset with_step(const DatasetStepPtr& input, proto::DatasetStep def,
   return internal::Access<Dataset>::make(
       value_or_throw(internal::add_step(input, std::move(def), std::move(tensors))));
 }
-
-// Draws the elements of a dataset for an iterator. The mutex makes draws of several threads follow
-// each other; each element is drawn once.
-class DatasetSource : public internal::ElementSource {
- public:
-  DatasetSource(const DatasetStepPtr& step, uint64_t seed)
-      : name_(absl::StrCat("iterator over ", internal::describe(*step))),
-        stream_(internal::open_stream(step, seed)) {}
-
-  Element draw() override {
-    if (internal::is_inlined()) {
-      throw Error(ErrorCode::kFailedPrecondition,
-                  absl::StrCat("function '", internal::captured_function(),
-                               "' draws from it without taking it as an argument, and would see "
-                               "the same element in every call; give the function an argument of "
-                               "type tr::Iterator& and pass the iterator"),
-                  {"", name_});
-    }
-    const internal::SuspendDeviceCheck own;
-    MutexLock lock(mutex_);
-    if (!returned_.empty()) {
-      Element element = std::move(returned_.back());
-      returned_.pop_back();
-      return element;
-    }
-    std::optional<Element> element = pull(*stream_);
-    if (element) return *std::move(element);
-    throw Error(ErrorCode::kEndOfData,
-                "there are no more elements; add repeat() to the dataset to start over",
-                {"", name_});
-  }
-
-  void put_back(Element element) override {
-    MutexLock lock(mutex_);
-    returned_.push_back(std::move(element));
-  }
-
-  std::string name() const override { return name_; }
-
- private:
-  // Draws from the stream. Errors of LibTorch and of steps get the name of the iterator.
-  std::optional<Element> pull(internal::Stream<Element>& stream) const {
-    auto element = try_call([&] { return value_or_throw(stream.next()); });
-    if (!element.ok()) throw to_error(with_origin(element.status(), {"", name_}));
-    return *std::move(element);
-  }
-
-  const std::string name_;
-  Mutex mutex_;
-  const std::unique_ptr<internal::Stream<Element>> stream_ ABSL_PT_GUARDED_BY(mutex_);
-  std::vector<Element> returned_ ABSL_GUARDED_BY(mutex_);  // elements put back; the last is next
-};
 
 }  // namespace
 
@@ -157,7 +102,8 @@ Dataset Dataset::map_graphs(
 }
 
 Iterator Dataset::iterator(const IteratorOptions& options) const {
-  return internal::Access<Iterator>::make(std::make_shared<DatasetSource>(last_, options.seed));
+  return internal::Access<Iterator>::make(
+      std::make_shared<internal::DatasetSource>(last_, options.seed));
 }
 
 const std::vector<ElementSpec>& Dataset::element_specs() const {
@@ -169,7 +115,7 @@ int64_t Dataset::size() const {
 }
 
 std::string Dataset::describe() const {
-  return internal::describe(*last_);
+  return internal::describe_steps(*last_);
 }
 
 }  // namespace trireme

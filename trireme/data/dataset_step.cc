@@ -296,7 +296,38 @@ int64_t tensor_count(const proto::DatasetStep& def) {
   return tensors;
 }
 
-std::string describe(const DatasetStep& step) {
+namespace {
+
+// Returns how many items a stream draws by itself to skip elements of a step. Shuffles draw each,
+// and have to draw again only those of the current repetition.
+double skip_reads(const DatasetStep& step, double elements) {
+  const double count = std::min(elements, static_cast<double>(step.count));
+  switch (step.def.kind_case()) {
+    case Kind::kBatch:
+      return skip_reads(*step.input, count * static_cast<double>(step.def.batch().size()));
+    case Kind::kShuffle:
+      return count +
+             skip_reads(*step.input, count + static_cast<double>(step.def.shuffle().buffer()));
+    case Kind::kSkip:
+      return skip_reads(*step.input, count + static_cast<double>(step.def.skip().count()));
+    default:
+      return step.input == nullptr ? 0 : skip_reads(*step.input, count);
+  }
+}
+
+}  // namespace
+
+absl::Status check_skip(const DatasetStep& step, uint64_t elements) {
+  const double reads = skip_reads(step, static_cast<double>(elements));
+  if (reads <= kMostReads) return absl::OkStatus();
+  return make_status(ErrorCode::kResourceExhausted,
+                     absl::StrCat("to continue after ", elements, " elements, it would shuffle ",
+                                  reads, " elements again; at most ", kMostReads,
+                                  " are allowed; put shuffle() before repeat()"),
+                     {"", absl::StrCat("dataset ", describe_steps(step))});
+}
+
+std::string describe_steps(const DatasetStep& step) {
   const proto::DatasetStep& def = step.def;
   const auto arguments = [&]() -> std::string {
     switch (def.kind_case()) {
@@ -324,8 +355,8 @@ std::string describe(const DatasetStep& step) {
     }
     return "";
   };
-  return absl::StrCat(step.input ? describe(*step.input) + "." : "", kind_name(def.kind_case()),
-                      "(", arguments(), ")");
+  return absl::StrCat(step.input ? describe_steps(*step.input) + "." : "",
+                      kind_name(def.kind_case()), "(", arguments(), ")");
 }
 
 }  // namespace trireme::internal

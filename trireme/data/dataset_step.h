@@ -46,7 +46,11 @@ absl::StatusOr<DatasetStepPtr> add_step(DatasetStepPtr input, proto::DatasetStep
 // Returns the number of tensors that a step takes from the list that comes with the definition.
 int64_t tensor_count(const proto::DatasetStep& def);
 
+// Returns an error unless a stream over the step can skip its first elements in a reasonable time.
+// The number of elements may come from a peer.
+absl::Status check_skip(const DatasetStep& step, uint64_t elements);
+
 // Returns the steps in readable form, as "range(1, 6).batch(2)".
-std::string describe(const DatasetStep& step);
+std::string describe_steps(const DatasetStep& step);
 
 }  // namespace trireme::internal

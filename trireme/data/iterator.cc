@@ -5,7 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
+#include "trireme/base/status.h"
 #include "trireme/capture/capture.h"
+#include "trireme/data/dataset_source.h"
 #include "trireme/data/element.h"
 #include "trireme/function/draws.h"
 #include "trireme/function/function.h"
@@ -20,8 +22,11 @@ class Placeholder : public internal::ElementSource {
   Placeholder(std::vector<internal::Element> examples, uint64_t resource)
       : examples_(std::move(examples)), resource_(resource) {}
 
-  internal::Element draw() override { return examples_[std::min(drawn_++, examples_.size() - 1)]; }
-  void put_back(internal::Element) override { --drawn_; }
+  internal::NumberedElement draw() override {
+    const size_t number = drawn_++;
+    return {examples_[std::min(number, examples_.size() - 1)], number};
+  }
+  void put_back(internal::NumberedElement) override { --drawn_; }
   uint64_t resource() const override { return resource_; }
   std::string name() const override { return absl::StrCat("iterator ", resource_, " on a worker"); }
 
@@ -32,6 +37,28 @@ class Placeholder : public internal::ElementSource {
 };
 
 }  // namespace
+
+internal::DatasetSource& internal::Access<Iterator>::dataset_source(const Iterator& iterator) {
+  auto* const source = dynamic_cast<DatasetSource*>(iterator.source_.get());
+  if (source != nullptr) return *source;
+  throw Error(ErrorCode::kFailedPrecondition,
+              "it has no position of its own; use an iterator of Dataset::iterator()",
+              {"", iterator.name()});
+}
+
+internal::IteratorPosition internal::Access<Iterator>::position(const Iterator& iterator) {
+  return value_or_throw(dataset_source(iterator).position());
+}
+
+void internal::Access<Iterator>::restore(const Iterator& iterator,
+                                         const IteratorPosition& position) {
+  const absl::Status restored = dataset_source(iterator).restore(position);
+  throw_if_error(with_origin(restored, {"", iterator.name()}));
+}
+
+std::string internal::Access<Iterator>::describe(const Iterator& iterator) {
+  return dataset_source(iterator).describe();
+}
 
 Iterator internal::Access<Iterator>::placeholder(std::vector<Element> examples, uint64_t resource) {
   return make(std::make_shared<Placeholder>(std::move(examples), resource));
@@ -54,7 +81,7 @@ std::optional<std::vector<at::Tensor>> Iterator::next_optional() {
         {"", name()});
   }
   try {
-    return draw();
+    return draw().element;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kEndOfData) throw;
     return std::nullopt;
@@ -66,9 +93,9 @@ std::string Iterator::name() const {
 }
 
 std::vector<at::Tensor> Iterator::take(size_t tensors) {
-  internal::Element element;
+  internal::NumberedElement drawn;
   try {
-    element = draw();
+    drawn = draw();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kEndOfData) throw;
     throw Error(
@@ -76,18 +103,19 @@ std::vector<at::Tensor> Iterator::take(size_t tensors) {
         absl::StrCat(error.message(), ", or use next_optional(), which returns nullopt at the end"),
         error.origin());
   }
-  if (element.size() == tensors) return element;
+  const internal::Element& element = drawn.element;
+  if (element.size() == tensors) return std::move(drawn.element);
   const auto call = [](size_t count) {
     return count == 1 ? std::string("next()") : absl::StrCat("next<", count, ">()");
   };
   const std::string message =
       absl::StrCat("its elements are ", to_string(spec_of(element)), ", which ", call(tensors),
                    " cannot return; use ", call(element.size()));
-  source_->put_back(std::move(element));
+  source_->put_back(std::move(drawn));
   throw Error(ErrorCode::kInvalidArgument, message, {"", name()});
 }
 
-std::vector<at::Tensor> Iterator::draw() {
+internal::NumberedElement Iterator::draw() {
   if (source_->resource() == 0) return source_->draw();
   throw Error(
       ErrorCode::kFailedPrecondition,

@@ -14,7 +14,8 @@
 namespace trireme {
 namespace internal {
 class ElementSource;
-}
+struct NumberedElement;
+}  // namespace internal
 
 // Draws the elements of a dataset one after the other. Copies of an iterator share its position, so
 // that each element is drawn once. Thread-safe: any number of threads may draw at the same time.
@@ -47,7 +48,7 @@ class Iterator {
   friend struct internal::Access<Iterator>;
   explicit Iterator(std::shared_ptr<internal::ElementSource> source);
 
-  std::vector<at::Tensor> draw();
+  internal::NumberedElement draw();
   // Draws an element that must have this number of tensors.
   std::vector<at::Tensor> take(size_t tensors);
 

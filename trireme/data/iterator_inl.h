@@ -21,6 +21,10 @@
 #include "trireme/function/structure.h"
 
 namespace trireme {
+namespace internal {
+class DatasetSource;
+struct IteratorPosition;
+}  // namespace internal
 
 template <size_t N>
 std::array<at::Tensor, N> Iterator::next() {
@@ -42,6 +46,18 @@ struct internal::Access<Iterator> {
   static const std::shared_ptr<ElementSource>& source(const Iterator& iterator) {
     return iterator.source_;
   }
+
+  // The functions below are for iterators of Dataset::iterator(); they throw Error for others.
+
+  // Returns the position, with the elements that were drawn and not put back as used.
+  static IteratorPosition position(const Iterator& iterator);
+  // Lets the iterator and its copies continue from a position of an iterator over the same dataset.
+  static void restore(const Iterator& iterator, const IteratorPosition& position);
+  // Returns the dataset in readable form.
+  static std::string describe(const Iterator& iterator);
+
+ private:
+  static DatasetSource& dataset_source(const Iterator& iterator);
 };
 
 template <>

@@ -297,7 +297,7 @@ TEST(IteratorPlaceholder, APreparedStepListsItsDraws) {
   std::vector<Tensor> inputs = step->inputs;
   Iterator resource = dataset.iterator();
   for (size_t i = 0; i < there.elements; ++i) {
-    const auto element = internal::Access<Iterator>::source(resource)->draw();
+    const auto element = internal::Access<Iterator>::source(resource)->draw().element;
     std::copy(element.begin(), element.end(),
               inputs.begin() + there.first_input + i * there.tensors);
   }

@@ -1,12 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "trireme/data/dataset_step.h"
-#include "trireme/function/draws.h"
 
 namespace trireme::internal {
 
@@ -18,9 +15,9 @@ class Stream {
   // Returns the next item, or nullopt at the end and in every call after it. May throw exceptions
   // of LibTorch.
   virtual absl::StatusOr<std::optional<T>> next() = 0;
+  // Does what `count` calls of next() do, without making the items. Returns their number, which is
+  // smaller than `count` only at the end.
+  virtual absl::StatusOr<int64_t> skip(int64_t count) = 0;
 };
-
-// Opens a stream at the first element of a step. Streams with the same seed give the same elements.
-std::unique_ptr<Stream<Element>> open_stream(const DatasetStepPtr& step, uint64_t seed);
 
 }  // namespace trireme::internal

@@ -14,7 +14,8 @@ constexpr size_t kMaxDraws = 1 << 16;
 
 }  // namespace
 
-Draws::Draws(ElementSources sources) : sources_(std::move(sources)), elements_(sources_.size()) {}
+Draws::Draws(ElementSources sources)
+    : sources_(std::move(sources)), elements_(sources_.size()), numbers_(sources_.size()) {}
 
 Draws::~Draws() {
   adjust(std::vector<size_t>(elements_.size(), 0));
@@ -22,10 +23,16 @@ Draws::~Draws() {
 
 void Draws::adjust(const std::vector<size_t>& counts) {
   for (size_t i = 0; i < elements_.size(); ++i) {
-    for (; elements_[i].size() > counts[i]; elements_[i].pop_back()) {
-      sources_[i]->put_back(std::move(elements_[i].back()));
+    while (elements_[i].size() > counts[i]) {
+      sources_[i]->put_back({std::move(elements_[i].back()), numbers_[i].back()});
+      elements_[i].pop_back();
+      numbers_[i].pop_back();
     }
-    while (elements_[i].size() < counts[i]) elements_[i].push_back(sources_[i]->draw());
+    while (elements_[i].size() < counts[i]) {
+      NumberedElement drawn = sources_[i]->draw();
+      elements_[i].push_back(std::move(drawn.element));
+      numbers_[i].push_back(drawn.number);
+    }
   }
 }
 
@@ -35,7 +42,7 @@ std::vector<size_t> Draws::counts() const {
   return counts;
 }
 
-Element DrawnElements::draw() {
+NumberedElement DrawnElements::draw() {
   if (++asked_ > kMaxDraws) {
     throw Error(ErrorCode::kFailedPrecondition,
                 absl::StrCat("a captured function draws more than ", kMaxDraws,
@@ -45,7 +52,8 @@ Element DrawnElements::draw() {
   }
   if (elements_.empty()) throw Exhausted();
   // After the last element the body gets it again: the next ones most likely have the same shapes.
-  return elements_[std::min(asked_, elements_.size()) - 1];
+  const size_t index = std::min(asked_, elements_.size()) - 1;
+  return {elements_[index], index};
 }
 
 }  // namespace trireme::internal

@@ -17,14 +17,21 @@ namespace trireme::internal {
 // One element of a source, as its tensors.
 using Element = std::vector<at::Tensor>;
 
+// An element and its number among the elements of its source, counted from 0.
+struct NumberedElement {
+  Element element;
+  uint64_t number = 0;
+};
+
 // A sequence of elements that functions draw from. Implementations are thread-safe.
 class ElementSource {
  public:
   virtual ~ElementSource() = default;
   // Takes the next element. Throws Error, with code END_OF_DATA if there are no more.
-  virtual Element draw() = 0;
-  // Makes `element` the next one to be drawn. To put back several, begin with the last one.
-  virtual void put_back(Element element) = 0;
+  virtual NumberedElement draw() = 0;
+  // Lets an element that was drawn be drawn again, before those with larger numbers. To put back
+  // several, begin with the last one.
+  virtual void put_back(NumberedElement element) = 0;
   // Returns the id of the source on a worker that this one stands for; 0 if it stands for none. A
   // source that stands for another returns only examples of elements.
   virtual uint64_t resource() const { return 0; }
@@ -49,17 +56,23 @@ class Draws {
   // code END_OF_DATA if a source has too few.
   void adjust(const std::vector<size_t>& counts);
   // Marks the elements as used, so that they are not put back.
-  void keep() { elements_.clear(); }
+  void keep() {
+    elements_.clear();
+    numbers_.clear();
+  }
 
   const ElementSources& sources() const { return sources_; }
   // Returns the elements of each source, in the order in which they were drawn.
   const std::vector<std::vector<Element>>& elements() const { return elements_; }
+  // Returns the numbers of these elements.
+  const std::vector<std::vector<uint64_t>>& numbers() const { return numbers_; }
   // Returns the number of elements of each source.
   std::vector<size_t> counts() const;
 
  private:
   ElementSources sources_;
   std::vector<std::vector<Element>> elements_;
+  std::vector<std::vector<uint64_t>> numbers_;
 };
 
 // The source that the body of a function sees during a capture. Hands out the elements that were
@@ -75,8 +88,8 @@ class DrawnElements : public ElementSource {
   DrawnElements(std::string name, std::vector<Element> elements)
       : name_(std::move(name)), elements_(std::move(elements)) {}
 
-  Element draw() override;
-  void put_back(Element) override { --asked_; }
+  NumberedElement draw() override;
+  void put_back(NumberedElement) override { --asked_; }
   std::string name() const override { return name_; }
   // Returns the number of elements that the body has asked for.
   size_t asked() const { return asked_; }

@@ -100,6 +100,14 @@ ParameterServerBackend::~ParameterServerBackend() {
   membership()->leave();  // ends the writer too
 }
 
+// Servers accept a new writer only from a program of the current generation.
+absl::Status ParameterServerBackend::confirm_membership() {
+  const uint64_t writer = new_incarnation();
+  const absl::Status status = membership()->begin_writer(writer);
+  if (!status.ok()) return membership()->explain(status);
+  return membership()->end_writer(writer, std::chrono::seconds(10));
+}
+
 void ParameterServerBackend::adopt(const std::shared_ptr<VariableRecord>& variable) {
   variable->backend_state = std::make_shared<BackendState>();
   MutexLock lock(creation_mutex_);

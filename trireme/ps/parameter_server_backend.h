@@ -49,6 +49,9 @@ class ParameterServerBackend final : public VariableBackend {
   void assign_all(const VariableRecords& variables, const std::vector<at::Tensor>& values);
 
   PsClient& client() { return *client_; }
+  // Asks all servers whether the program still takes part in its job. Returns ABORTED if a newer
+  // program has taken over.
+  absl::Status confirm_membership();
   // Returns the program's part in its job; never null.
   const std::shared_ptr<JobMembership>& membership() const { return client_->membership(); }
   // Throws Error if the step cannot run with variables on the servers (make_ps_step).

@@ -22,7 +22,7 @@
 // no size limit of its own, and a frame takes little memory.
 namespace trireme {
 
-inline constexpr uint16_t kProtocolVersion = 3;
+inline constexpr uint16_t kProtocolVersion = 4;
 
 // The frame size that senders use, which streams best (docs/decisions/one-kind-of-call.md).
 inline constexpr size_t kFrameBytes = 1 << 20;

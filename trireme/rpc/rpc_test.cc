@@ -387,7 +387,7 @@ TEST(Rpc, RejectsAnotherProtocolVersionAndNamesBoth) {
       internal::from_grpc(send_raw(server->address(), valid_bytes({.version = 7})));
   EXPECT_EQ(error_code(status), ErrorCode::kVersionMismatch);
   EXPECT_EQ(describe(status),
-            "/job:ps/task:1: the peer speaks protocol version 7, this side speaks 3; run the same "
+            "/job:ps/task:1: the peer speaks protocol version 7, this side speaks 4; run the same "
             "Trireme release on every task");
 }
 

@@ -253,11 +253,11 @@ class RepeatableSources::Source : public DrawnElements {
   explicit Source(std::shared_ptr<ElementSource> real)
       : DrawnElements(real->name(), {}), real_(std::move(real)) {}
 
-  Element draw() override {
+  NumberedElement draw() override {
     if (next_ == elements_.size()) elements_.push_back(real_->draw());
     return elements_[next_++];
   }
-  void put_back(Element) override { --next_; }
+  void put_back(NumberedElement) override { --next_; }
   uint64_t resource() const override { return real_->resource(); }
 
   size_t position() const { return next_; }
@@ -270,7 +270,7 @@ class RepeatableSources::Source : public DrawnElements {
 
  private:
   const std::shared_ptr<ElementSource> real_;
-  std::vector<Element> elements_;
+  std::vector<NumberedElement> elements_;
   size_t next_ = 0;  // index of the element to hand out next
 };
 

@@ -1,4 +1,4 @@
-#include "trireme/data/stream.h"
+#include "trireme/data/open_stream.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -8,12 +8,12 @@
 
 #include <algorithm>
 #include <map>
-#include <random>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/data/shuffled_stream.h"
 #include "trireme/exec/random.h"
 #include "trireme/exec/replay.h"
 #include "trireme/exec/step_generator.h"
@@ -26,6 +26,10 @@
 // source, if its rows are consecutive, or a single gather. After that, elements pass through the
 // steps (Stream<Element>). Shuffle, repeat, take and skip work on both and are templates.
 //
+// skip() lets an iterator continue where another one was. Row numbers are added up, repetitions are
+// jumped over, and maps only count. A shuffle has to repeat its random draws, but only those of the
+// current repetition, and a shuffle of elements makes only those that stay in its buffer.
+//
 // Random decisions follow from seeds alone. A stream is opened with a key, which is the seed of the
 // iterator, combined with the number of the repetition by each repeat() above. A shuffle or map
 // combines the key with its own seed. So each repetition is shuffled differently, and a second
@@ -36,6 +40,7 @@ namespace {
 using Row = int64_t;
 template <typename T>
 using Next = absl::StatusOr<std::optional<T>>;
+using Skipped = absl::StatusOr<int64_t>;
 
 // Opens the stream of a step. `key` differs for each repetition and decides, together with the
 // seeds of the steps, what is random.
@@ -87,6 +92,11 @@ class Rows : public Stream<Row> {
   explicit Rows(int64_t count) : count_(count) {}
 
   Next<Row> next() override { return next_ < count_ ? std::optional<Row>(next_++) : std::nullopt; }
+  Skipped skip(int64_t count) override {
+    const int64_t skipped = std::min(count, count_ - next_);
+    next_ += skipped;
+    return skipped;
+  }
 
  private:
   const int64_t count_;
@@ -103,6 +113,7 @@ class RowElements : public Stream<Element> {
     TRIREME_ASSIGN_OR_RETURN(const std::optional<Row> row, rows_->next());
     return row ? std::optional<Element>(element_of(*source_, *row)) : std::nullopt;
   }
+  Skipped skip(int64_t count) override { return rows_->skip(count); }
 
  private:
   const DatasetStepPtr source_;
@@ -126,6 +137,16 @@ absl::StatusOr<std::vector<T>> take_batch(Stream<T>& input,
   return items;
 }
 
+// Skips the items of batches. Returns the number of batches.
+template <typename T>
+Skipped skip_batches(Stream<T>& input, const proto::DatasetStep::Batch& batch, int64_t count) {
+  int64_t wanted;
+  if (__builtin_mul_overflow(count, batch.size(), &wanted)) wanted = kEndless;
+  TRIREME_ASSIGN_OR_RETURN(const int64_t items, input.skip(wanted));
+  const bool has_remainder = items % batch.size() != 0 && !batch.drop_remainder();
+  return items / batch.size() + (has_remainder ? 1 : 0);
+}
+
 // Batches rows by their numbers.
 class RowBatches : public Stream<Element> {
  public:
@@ -137,6 +158,7 @@ class RowBatches : public Stream<Element> {
     if (rows.empty()) return std::nullopt;
     return batch_of(*source_, rows);
   }
+  Skipped skip(int64_t count) override { return skip_batches(*rows_, step_->def.batch(), count); }
 
  private:
   const DatasetStepPtr step_, source_;
@@ -160,6 +182,7 @@ class Batches : public Stream<Element> {
     }
     return batch;
   }
+  Skipped skip(int64_t count) override { return skip_batches(*input_, step_->def.batch(), count); }
 
  private:
   const DatasetStepPtr step_;
@@ -195,6 +218,11 @@ class Mapped : public Stream<Element> {
     for (at::Tensor& tensor : mapped) tensor = tensor.contiguous();
     return mapped;
   }
+  Skipped skip(int64_t count) override {
+    TRIREME_ASSIGN_OR_RETURN(const int64_t skipped, input_->skip(count));
+    number_ += skipped;
+    return skipped;
+  }
 
  private:
   absl::StatusOr<const Plan*> plan_for(const ElementSpec& spec) const {
@@ -215,37 +243,6 @@ class Mapped : public Stream<Element> {
   const uint64_t seed_;
   uint64_t number_ = 0;  // number of the next element; seeds its random numbers
   std::map<const Plan*, BranchTuner> tuners_;
-};
-
-// Keeps a buffer of items full, as long as the input has any, and gives a random one of them.
-template <typename T>
-class Shuffled : public Stream<T> {
- public:
-  Shuffled(const DatasetStep& step, uint64_t key)
-      : size_(step.def.shuffle().buffer()),
-        // The number of the step makes two shuffles with the same seed independent of each other.
-        random_(step_seed(step_seed(step.def.shuffle().seed(), step.number), key)),
-        input_(open<T>(step.input, key)) {}
-
-  Next<T> next() override {
-    while (static_cast<int64_t>(items_.size()) < size_ && !ended_) {
-      TRIREME_ASSIGN_OR_RETURN(std::optional<T> item, input_->next());
-      ended_ = !item;
-      if (item) items_.push_back(*std::move(item));
-    }
-    if (items_.empty()) return std::nullopt;
-    std::swap(items_[random_() % items_.size()], items_.back());
-    T item = std::move(items_.back());
-    items_.pop_back();
-    return item;
-  }
-
- private:
-  const int64_t size_;
-  std::mt19937_64 random_;
-  const std::unique_ptr<Stream<T>> input_;
-  std::vector<T> items_;
-  bool ended_ = false;
 };
 
 // Opens its input again for each repetition, with a key for that repetition.
@@ -270,11 +267,39 @@ class Repeated : public Stream<T> {
     }
     return std::nullopt;
   }
+  Skipped skip(int64_t count) override {
+    int64_t skipped = 0;
+    while (skipped < count && !ended_) {
+      if (input_ == nullptr) {
+        skipped += jump(count - skipped);
+        if (skipped == count) break;
+        ended_ = repetition_ == step_->def.repeat().count();
+        if (ended_) break;
+        input_ = open<T>(step_->input, step_seed(key_, repetition_++));
+      }
+      TRIREME_ASSIGN_OR_RETURN(const int64_t items, input_->skip(count - skipped));
+      skipped += items;
+      if (skipped == count) break;
+      input_.reset();
+      ended_ = step_->input->count == 0;
+    }
+    return skipped;
+  }
 
  private:
+  // Skips whole repetitions, at most `count` items. Returns the number of items.
+  int64_t jump(int64_t count) {
+    const int64_t size = step_->input->count;
+    if (size == 0 || size == kEndless) return 0;
+    const int64_t left = step_->def.repeat().count() - repetition_;
+    const int64_t repetitions = std::min(count / size, left);
+    repetition_ += repetitions;
+    return repetitions * size;
+  }
+
   const DatasetStepPtr step_;
   const uint64_t key_;
-  int64_t repetition_ = 0;
+  int64_t repetition_ = 0;  // number of the next repetition to be opened
   std::unique_ptr<Stream<T>> input_;
   bool ended_ = false;
 };
@@ -290,28 +315,39 @@ class Taken : public Stream<T> {
     --left_;
     return input_->next();
   }
+  Skipped skip(int64_t count) override {
+    TRIREME_ASSIGN_OR_RETURN(const int64_t skipped, input_->skip(std::min(count, left_)));
+    left_ -= skipped;
+    return skipped;
+  }
 
  private:
   int64_t left_;
   const std::unique_ptr<Stream<T>> input_;
 };
 
-// Gives all items but the first ones, which it draws and drops when it is first asked.
+// Gives all items but the first ones, which it skips when it is first asked.
 template <typename T>
-class Skipped : public Stream<T> {
+class WithoutFirst : public Stream<T> {
  public:
-  Skipped(int64_t count, std::unique_ptr<Stream<T>> input)
+  WithoutFirst(int64_t count, std::unique_ptr<Stream<T>> input)
       : left_(count), input_(std::move(input)) {}
 
   Next<T> next() override {
-    for (; left_ > 0; --left_) {
-      TRIREME_ASSIGN_OR_RETURN(const std::optional<T> item, input_->next());
-      if (!item) return std::nullopt;
-    }
+    TRIREME_RETURN_IF_ERROR(skip_first());
     return input_->next();
+  }
+  Skipped skip(int64_t count) override {
+    TRIREME_RETURN_IF_ERROR(skip_first());
+    return input_->skip(count);
   }
 
  private:
+  absl::Status skip_first() {
+    const int64_t count = std::exchange(left_, 0);
+    return count > 0 ? input_->skip(count).status() : absl::OkStatus();
+  }
+
   int64_t left_;
   const std::unique_ptr<Stream<T>> input_;
 };
@@ -320,11 +356,11 @@ class Skipped : public Stream<T> {
 template <typename T>
 std::unique_ptr<Stream<T>> open_pass_through(const DatasetStepPtr& step, uint64_t key) {
   const proto::DatasetStep& def = step->def;
-  if (def.has_shuffle()) return std::make_unique<Shuffled<T>>(*step, key);
+  if (def.has_shuffle()) return make_shuffled(*step, key, open<T>(step->input, key));
   if (def.has_repeat()) return std::make_unique<Repeated<T>>(step, key);
   auto input = open<T>(step->input, key);
   if (def.has_take()) return std::make_unique<Taken<T>>(def.take().count(), std::move(input));
-  return std::make_unique<Skipped<T>>(def.skip().count(), std::move(input));
+  return std::make_unique<WithoutFirst<T>>(def.skip().count(), std::move(input));
 }
 
 template <>
