@@ -2,10 +2,7 @@
 
 #include <unistd.h>
 
-#include <iterator>
-
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/status.h"
@@ -60,15 +57,6 @@ std::function<void(const std::vector<TaskId>&)> report_missing_tasks(const Clust
     again = now + std::chrono::seconds(10);
     say("waiting for " + list_tasks(spec, missing));
   };
-}
-
-std::string format_bytes(uint64_t bytes) {
-  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  double value = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  const int decimals = unit == 0 || value >= 100 ? 0 : 1;
-  return absl::StrFormat("%.*f %s", decimals, value, kUnits[unit]);
 }
 
 std::chrono::milliseconds seconds_of(const std::string& flag, double seconds) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/format_bytes.h"
 #include "trireme/base/error.h"
 #include "trireme/cluster/resolver.h"
 #include "trireme/rpc/credentials.h"
@@ -24,6 +25,7 @@ void add_status_command(CLI::App& app, Invocation& invocation);
 void add_graph_command(CLI::App& app, Invocation& invocation);
 void add_jobs_command(CLI::App& app, Invocation& invocation);
 void add_certs_command(CLI::App& app, Invocation& invocation);
+void add_checkpoint_command(CLI::App& app, Invocation& invocation);
 void add_launch_command(CLI::App& app, Invocation& invocation);
 
 inline constexpr int kRunTimeError = 1;
@@ -46,9 +48,6 @@ Credentials client_credentials(const std::string& certs);
 // Returns a callback for a wait that prints the tasks that are missing: at first, whenever their
 // number changes, and every ten seconds.
 std::function<void(const std::vector<TaskId>&)> report_missing_tasks(const ClusterSpec& spec);
-
-// Formats a number of bytes for people: "16.0 MiB".
-std::string format_bytes(uint64_t bytes);
 
 // Converts the seconds of a flag. Throws Error, naming the flag, unless they are above 0 and at
 // most 1e7.

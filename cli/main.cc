@@ -20,6 +20,7 @@ Examples:
   trireme server --job ps --task 0 --cluster c.json  one task, on the machine where it should run
   trireme status --cluster c.json                    which tasks are up, since when, their devices
   trireme jobs ls --cluster c.json                   whose variables the servers hold
+  trireme checkpoint ls checkpoints                  the checkpoints in a folder
   trireme graph show step.graph                      the operators of a captured function
   trireme graph operators                            all operators that captured functions may use
   trireme certs init certs --cluster c.json          certificates, so that only these tasks connect
@@ -60,6 +61,7 @@ int run(std::vector<std::string> words, Invocation invocation) {
                                     ", LibTorch ", TORCH_VERSION, ")"));
   app.footer(kMainFooter);
   add_certs_command(app, invocation);
+  add_checkpoint_command(app, invocation);
   add_launch_command(app, invocation);
   add_server_command(app, invocation);
   add_status_command(app, invocation);
@@ -81,10 +83,9 @@ int run(std::vector<std::string> words, Invocation invocation) {
   const std::vector<std::string> unknown = app.remaining();
   if (!unknown.empty() && app.get_subcommands().empty()) {
     return usage_error(
-        app,
-        absl::StrCat("'", unknown[0],
-                     "' is not a command; the commands are certs, graph, jobs, launch, server and "
-                     "status"));
+        app, absl::StrCat("'", unknown[0],
+                          "' is not a command; the commands are certs, checkpoint, graph, jobs, "
+                          "launch, server and status"));
   }
   if (!unknown.empty()) {
     return usage_error(app, absl::StrCat("'", first_of(words, unknown), "' was not expected"));
@@ -92,8 +93,8 @@ int run(std::vector<std::string> words, Invocation invocation) {
   if (!invocation.run) {
     return usage_error(
         app,
-        "no command was given; the commands are certs, graph, jobs, launch, server and "
-        "status");
+        "no command was given; the commands are certs, checkpoint, graph, jobs, launch, server "
+        "and status");
   }
   return invocation.run();
 }

@@ -36,4 +36,8 @@
 #include "trireme/server/server.h"
 #include "trireme/strategy/parameter_server_strategy.h"
 #include "trireme/strategy/per_replica.h"
+#include "trireme/train/checkpoint_manager.h"
+#include "trireme/train/checkpointed.h"
+#include "trireme/train/restore_options.h"
+#include "trireme/train/state_dict.h"
 #include "trireme/version.h"

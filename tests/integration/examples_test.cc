@@ -89,6 +89,18 @@ TEST(ScheduledClosures, PrintsWhatItsPageShows) {
   EXPECT_EQ(printed("scheduled_closures", {}), shown("scheduled_closures", COORDINATOR_PAGE));
 }
 
+// The first run is killed at step 50, and the second continues from the checkpoint of step 40.
+TEST(Checkpoints, ContinueAfterAKillAsTheirPageShows) {
+  const TemporaryFolder folder;
+  const std::string program = std::string(EXAMPLES_FOLDER) + "/checkpoints";
+  const CompletedProcess killed = value_or_throw(run_process(
+      {.argv = {program, folder.path() + "/run", "50"}, .null_stdin = true}, after(kLimit)));
+  EXPECT_FALSE(killed.status.ok());
+  ASSERT_NE(shown("checkpoints"), "");
+  EXPECT_EQ(killed.stdout_text + printed("checkpoints", {folder.path() + "/run"}),
+            shown("checkpoints"));
+}
+
 // Workers do not wait for each other, so the numbers differ. The last epoch always reaches 1.
 constexpr char kLearns[] =
     "^Finished epoch 0, accuracy is [01]\\.[0-9]+\\.\n"

@@ -119,9 +119,9 @@ const std::vector<Mistake>& mistakes() {
        .message = "'--devcies' was not expected; see `trireme server --help`"},
       {.name = "UnknownCommand",
        .arguments = {"serve"},
-       .message =
-           "'serve' is not a command; the commands are certs, graph, jobs, launch, server and "
-           "status; see `trireme --help`"},
+       .message = "'serve' is not a command; the commands are certs, checkpoint, graph, jobs, "
+                  "launch, server and "
+                  "status; see `trireme --help`"},
       {.name = "LaunchWithoutTasks",
        .arguments = {"launch", "--workers", "0", "--", "true"},
        .message = "--workers=0 --ps=0 is not a valid cluster; give at least one task"},

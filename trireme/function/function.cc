@@ -16,7 +16,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
-#include <atomic>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -34,6 +33,7 @@
 #include "trireme/function/captured_graph.h"
 #include "trireme/function/draw_discovery.h"
 #include "trireme/function/drawn_call.h"
+#include "trireme/function/function_count.h"
 #include "trireme/function/module_states.h"
 #include "trireme/function/replicas.h"
 #include "trireme/function/signature_cache.h"
@@ -50,11 +50,12 @@ struct FunctionCore::Impl {
   Impl(std::string function, FunctionOptions function_options)
       : name(std::move(function)),
         options(std::move(function_options)),
+        count(name),
         cache(name, options.cached_signatures) {}
 
   const std::string name;
   const FunctionOptions options;
-  std::atomic<uint64_t> step = 0;  // number of the next step
+  FunctionCount count;
   SignatureCache cache;
 
   uint64_t seed() const { return options.seed.value_or(current_seed()); }
@@ -104,10 +105,12 @@ struct FunctionCore::Impl {
   CheckedCapture capture_body(const DrawnCall& call, const std::vector<at::Tensor>& inputs) const {
     DrawingBody body(name, call);
     try {
-      return capture_and_check(
-          std::ref(body), inputs,
-          {.name = name, .seed = seed(), .step = step, .is_known_dropout = is_watched_dropout},
-          options.check_capture);
+      return capture_and_check(std::ref(body), inputs,
+                               {.name = name,
+                                .seed = seed(),
+                                .step = count.next(),
+                                .is_known_dropout = is_watched_dropout},
+                               options.check_capture);
     } catch (c10::Error& error) {
       // LibTorch's own error, of a kernel that the body called.
       error.add_context(absl::StrCat("in captured function '", name, "', called with (",
@@ -174,7 +177,7 @@ struct FunctionCore::Impl {
     step->draws = prepared.call.layout();
     step->inputs = std::move(prepared.inputs);
     step->seed = seed();
-    step->step = this->step;
+    step->step = count.next();
     step->shape = prepared.graph->shape;
     return step;
   }
@@ -185,7 +188,7 @@ struct FunctionCore::Impl {
     std::vector<at::Tensor> variables;
     variables.reserve(graph.variables.size());
     for (const auto& variable : graph.variables) variables.push_back(variable->tensor);
-    const uint64_t step = this->step++;
+    const uint64_t step = count.take();
     at::Generator generator;
     if (graph.plan->graph->def.random()) generator = make_step_generator(seed(), step);
     OperatorTrace trace;
@@ -222,7 +225,7 @@ FunctionCore::Result FunctionCore::run(const FunctionCall& call, const StepOptio
   impl_->check_runs_here(prepared);
   if (graph.backend != nullptr) {
     const auto step = impl_->step_of(prepared);
-    step->step = impl_->step++;
+    step->step = impl_->count.take();
     prepared.call.keep();
     return {graph.backend->run(*step, options), graph.shape};
   }
@@ -234,7 +237,7 @@ std::shared_ptr<const FunctionStep> FunctionCore::step(const FunctionCall& call)
   const SuspendDeviceCheck no_device_check;
   Impl::Prepared prepared = impl_->prepare(call);
   auto step = impl_->step_of(prepared);
-  step->step = impl_->step++;
+  step->step = impl_->count.take();
   prepared.call.keep();
   return step;
 }
@@ -253,7 +256,7 @@ void FunctionCore::run_eagerly(const std::function<void()>& body) {
     const std::lock_guard<std::mutex> lock(generator.mutex());
     before = generator.get_state();
   }
-  seed_step(impl_->seed(), impl_->step++);
+  seed_step(impl_->seed(), impl_->count.take());
   in_eager_step = true;
   const auto restore = [&] {
     in_eager_step = false;
@@ -275,11 +278,11 @@ void FunctionCore::run_eagerly(const std::function<void()>& body) {
 }
 
 void FunctionCore::set_step(uint64_t step) {
-  impl_->step = step;
+  impl_->count.set(step);
 }
 
 uint64_t FunctionCore::step() const {
-  return impl_->step;
+  return impl_->count.next();
 }
 
 int FunctionCore::captures() const {

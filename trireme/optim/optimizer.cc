@@ -411,6 +411,15 @@ std::vector<Variable> Optimizer::state() const {
   return state;
 }
 
+const Variable& internal::Access<Optimizer>::step(const Optimizer& optimizer) {
+  return optimizer.bound().step;
+}
+
+const std::vector<std::vector<Variable>>& internal::Access<Optimizer>::slots(
+    const Optimizer& optimizer) {
+  return optimizer.bound().slots;
+}
+
 Tensor clip_grad_norm(std::vector<Tensor>& gradients, double max_norm) {
   const at::NoGradGuard no_gradients;
   std::vector<Tensor> dense, norms;

@@ -98,6 +98,12 @@ class Optimizer {
 template <>
 struct internal::Access<Optimizer> {
   static const UpdateRule& rule(const Optimizer& optimizer) { return *optimizer.rule_; }
+  // Returns the update count. It is not used if the variables are on parameter servers, which count
+  // the updates of each variable there. Throws Error for a recipe.
+  static const Variable& step(const Optimizer& optimizer);
+  // Returns the slots: for each slot of the rule, a list parallel to variables(). Empty if the
+  // variables are on parameter servers, which hold the slots. Throws Error for a recipe.
+  static const std::vector<std::vector<Variable>>& slots(const Optimizer& optimizer);
 };
 
 // Scales gradients so that the norm of all of them together is at most max_norm. Returns the norm

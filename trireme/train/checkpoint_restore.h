@@ -1,0 +1,54 @@
+#pragma once
+
+#include <vector>
+
+#include "trireme/checkpoint/checkpoint_reader.h"
+#include "trireme/checkpoint/manifest.h"
+#include "trireme/train/checkpoint_objects.h"
+#include "trireme/train/restore_options.h"
+
+namespace trireme::internal {
+
+// Decides which parts of a checkpoint go to which objects, and restores them.
+class CheckpointRestore {
+ public:
+  // Compares the checkpoint with the objects. Throws INVALID_ARGUMENT, which lists all differences,
+  // unless the options say partial. Steps must be paused until the object is destroyed. The
+  // arguments must outlive it.
+  CheckpointRestore(const CheckpointObjects& objects, const CheckpointReader& reader,
+                    const RestoreOptions& options);
+
+  // Restores. Throws Error; with DATA_LOSS, only variables on servers may have changed.
+  void run();
+
+ private:
+  // A variable that is restored.
+  struct Restored {
+    const CheckpointedVariable& target;
+    const SavedVariable& saved;
+    bool slots = false;  // True if the state of its optimizer is restored too.
+  };
+  struct RestoredIterator {
+    const CheckpointedIterator& target;
+    const SavedIterator& saved;
+  };
+
+  void match_variables();
+  void match_iterators();
+  // Returns false, and adds to the differences, if the contents of the variable differ in kind.
+  bool fits(const CheckpointedVariable& target, const SavedVariable& saved);
+  bool same_state(const CheckpointedVariable& target, const SavedVariable& saved);
+  bool fits(const CheckpointedIterator& target, const SavedIterator& saved);
+
+  void load_server_variables() const;
+  void restore_optimizers() const;
+
+  const CheckpointObjects& objects_;
+  const CheckpointReader& reader_;
+  const RestoreOptions& options_;
+  std::vector<std::string> differences_;
+  std::vector<Restored> variables_;
+  std::vector<RestoredIterator> iterators_;
+};
+
+}  // namespace trireme::internal
