@@ -283,7 +283,8 @@ TEST_F(ClusterMistakes, AParameterServerThatIsLost) {
   const Error error = error_of_closure(coordinator, step, x_);
   EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
   EXPECT_THAT(error.what(), AllOf(StartsWith("/job:ps/task:0: the parameter server is lost"),
-                                  HasSubstr("start this ps task again, then the program")));
+                                  HasSubstr("Start this ps task again, then the program, which "
+                                            "continues from its newest checkpoint")));
 }
 
 TEST_F(ClusterMistakes, WorkersThatAreAllStopped) {

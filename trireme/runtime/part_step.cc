@@ -48,7 +48,9 @@ PartStep::PartStep(std::shared_ptr<RegisteredPart> part, uint64_t number, StepGa
   gauges_.steps.add(1);
 }
 
+// A step that has ended may outlive the worker and its gauges, because calls hold it.
 PartStep::~PartStep() {
+  if (ended_) return;
   gauges_.values.add(-static_cast<int64_t>(arrived_.size()));
   gauges_.steps.add(-1);
 }
@@ -276,6 +278,7 @@ void PartStep::finish(absl::Status status) {
     done = std::move(done_);
     unused.swap(arrived_);
     gauges_.values.add(-static_cast<int64_t>(unused.size()));
+    gauges_.steps.add(-1);
   }
   if (!done) return;
   if (status.ok()) return done(std::move(result_));
