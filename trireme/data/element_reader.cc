@@ -61,7 +61,7 @@ bool ElementReader::move_close_to(uint64_t number) {
   try {
     for (uint64_t passed = best->next; passed < number; ++passed) keep(passed, make(passed));
   } catch (const Error&) {
-    return false;  // whoever takes that element gets the error
+    return false;  // the caller that takes that element gets the error
   }
   return true;
 }

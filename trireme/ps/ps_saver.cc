@@ -13,6 +13,9 @@
 namespace trireme::internal {
 namespace {
 
+// A server that cannot be reached for this long has lost the save.
+constexpr auto kUnreachableTime = std::chrono::seconds(10);
+
 template <typename Request>
 void set_save(const PsClient& client, const std::string& id, Request& request) {
   const VariableScope scope = client.scope();
@@ -74,6 +77,7 @@ absl::Status PsSave::begin_all(const PsSaveOptions& options, const std::string& 
   for (int i = 0; i < client_.servers(); ++i) {
     CallOptions call = client_.call_options(0, false);
     call.deadline = limit;
+    call.retry->unreachable_time = kUnreachableTime;
     calls.push_back({&client_.channel(i), make_message(requests[i]), call});
   }
   TRIREME_ASSIGN_OR_RETURN(const Responses responses, call_all(kBeginSave, std::move(calls)));
@@ -121,6 +125,7 @@ absl::StatusOr<PsSaved> PsSave::wait_for_all(const Progress& progress,
       asked.push_back(i);
       CallOptions options = client_.call_options(0, true);
       options.stop = stop;
+      options.retry->unreachable_time = kUnreachableTime;
       calls.push_back({&client_.channel(i), make_message(request), options});
     }
     if (asked.empty()) break;
