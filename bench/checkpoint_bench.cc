@@ -104,6 +104,14 @@ class Training {
     }
     return steps;
   }
+  // Notes that no step is under way, as at the end of a cut: the next ones begin now.
+  void note_cut() {
+    const std::vector<WorkerState> workers = coordinator_.workers();
+    std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < workers.size(); ++i) {
+      ends_[i].push_back({now(), static_cast<double>(workers[i].closures_done)});
+    }
+  }
   // Blocks until that many more steps are done.
   void wait_for_steps(uint64_t more) {
     const uint64_t wanted = done() + more;
@@ -229,6 +237,7 @@ class Bench {
     do {
       const SteadyTime called = now();
       manager.save(++saves_);
+      training.note_cut();
       const SteadyTime begin = now();
       manager.wait();
       const SteadyTime end = now();
