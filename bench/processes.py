@@ -18,6 +18,16 @@ def program(name):
     return str(path)
 
 
+def end_process(process):
+    """Closes the input of a process, at which it ends, and kills it if it does not."""
+    process.stdin.close()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 class Server:
     """A process that prints its address first and ends when its standard input is closed."""
 
@@ -31,12 +41,7 @@ class Server:
         return self.address
 
     def __exit__(self, *_):
-        self.process.stdin.close()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end_process(self.process)
 
 
 class CommandProcess:
@@ -65,12 +70,7 @@ class CommandProcess:
         return time.perf_counter() - start, json.loads(report) if report.strip() else {}
 
     def end(self):
-        self.process.stdin.close()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end_process(self.process)
 
 
 def python_with(package):

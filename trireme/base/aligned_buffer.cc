@@ -24,7 +24,7 @@ absl::StatusOr<AlignedBuffer> AlignedBuffer::make(size_t bytes) {
                   absl::StrCat("there is not enough memory for a buffer of ", bytes, " bytes"));
   if (bytes > std::numeric_limits<size_t>::max() / 2) return no_memory;
   AlignedBuffer buffer;
-  buffer.size_ = std::max<size_t>((bytes + kDirectBlock - 1) / kDirectBlock, 1) * kDirectBlock;
+  buffer.size_ = std::max<size_t>(whole_direct_blocks(bytes), kDirectBlock);
   const bool huge = buffer.size_ >= kHugePage;
   buffer.mapped_size_ = buffer.size_ + (huge ? kHugePage : 0);
   void* mapped = mmap(nullptr, buffer.mapped_size_, PROT_READ | PROT_WRITE,

@@ -293,6 +293,11 @@ absl::Status Files::write_text(const std::string& path, std::string_view text) {
   return file->finish(text.size());
 }
 
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string("/\0", 2)) == std::string::npos;
+}
+
 std::string join_path(const std::string& folder, const std::string& name) {
   return absl::StrCat(folder, folder.empty() || folder.back() == '/' ? "" : "/", name);
 }

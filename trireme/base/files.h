@@ -84,6 +84,13 @@ class Files {
   absl::Status write_text(const std::string& path, std::string_view text);
 };
 
+// Returns the number, rounded up to a multiple of kDirectBlock.
+inline uint64_t whole_direct_blocks(uint64_t bytes) {
+  return (bytes + kDirectBlock - 1) / kDirectBlock * kDirectBlock;
+}
+
+// Returns true if a file in a folder can have this name: it has no slash and is not a dot or two.
+bool is_plain_name(const std::string& name);
 // Returns `folder` and `name` joined by a slash.
 std::string join_path(const std::string& folder, const std::string& name);
 

@@ -52,7 +52,7 @@ class BlockWriter {
   absl::Status finish() {
     const uint64_t bytes = written_ + filled_;
     if (filled_ > 0) {
-      const size_t padded = (filled_ + kDirectBlock - 1) / kDirectBlock * kDirectBlock;
+      const size_t padded = whole_direct_blocks(filled_);
       std::memset(buffer_.data() + filled_, 0, padded - filled_);
       filled_ = padded;
       TRIREME_RETURN_IF_ERROR(write_block());

@@ -64,15 +64,13 @@ class Draws {
   const ElementSources& sources() const { return sources_; }
   // Returns the elements of each source, in the order in which they were drawn.
   const std::vector<std::vector<Element>>& elements() const { return elements_; }
-  // Returns the numbers of these elements.
-  const std::vector<std::vector<uint64_t>>& numbers() const { return numbers_; }
   // Returns the number of elements of each source.
   std::vector<size_t> counts() const;
 
  private:
   ElementSources sources_;
   std::vector<std::vector<Element>> elements_;
-  std::vector<std::vector<uint64_t>> numbers_;
+  std::vector<std::vector<uint64_t>> numbers_;  // of these elements
 };
 
 // The source that the body of a function sees during a capture. Hands out the elements that were

@@ -5,6 +5,10 @@
 
 namespace trireme::internal {
 
+VariableScope to_scope(const VariableScopeDef& proto) {
+  return {proto.job(), proto.generation(), proto.container()};
+}
+
 absl::Status malformed_request(const std::string& what) {
   return make_status(ErrorCode::kInvalidArgument, absl::StrCat("malformed request: ", what));
 }

@@ -23,6 +23,9 @@ inline constexpr uint64_t kMostCallBytes = uint64_t{64} << 30;
 // Returns the error for a request that no client of ours sends.
 absl::Status malformed_request(const std::string& what);
 
+// Returns the scope that a request names.
+VariableScope to_scope(const VariableScopeDef& proto);
+
 // The number of rows of each variable of a call, or nullopt for the whole variable.
 using RowCounts = std::vector<std::optional<int64_t>>;
 

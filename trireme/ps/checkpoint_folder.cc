@@ -98,9 +98,7 @@ absl::Status check_probe(Files& files, const std::string& folder, const std::str
 
 absl::StatusOr<std::unique_ptr<InputFile>> open_in_folder(Files& files, const std::string& folder,
                                                           const std::string& name) {
-  const bool is_plain = !name.empty() && name != "." && name != ".." &&
-                        name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
-  if (!is_plain) {
+  if (!is_plain_name(name)) {
     return make_status(ErrorCode::kInvalidArgument,
                        absl::StrCat("'", name, "' is not the name of a file in the folder"),
                        folder_object(folder));

@@ -18,10 +18,6 @@ constexpr auto kSaveTick = std::chrono::milliseconds(250);
 constexpr uint32_t kMostServers = 1'000'000;
 constexpr size_t kMostSaveId = 100;
 
-VariableScope scope_of(const VariableScopeDef& proto) {
-  return {proto.job(), proto.generation(), proto.container()};
-}
-
 }  // namespace
 
 HostedSaves::HostedSaves(VariableStore& store, HostedSavesOptions options)
@@ -52,7 +48,7 @@ void HostedSaves::stop() {
 }
 
 absl::StatusOr<HostedSaves::Save> HostedSaves::make(const BeginSaveRequest& request) {
-  const VariableScope scope = scope_of(request.scope());
+  const VariableScope scope = to_scope(request.scope());
   if (request.id().empty() || request.id().size() > kMostSaveId ||
       request.index() >= request.servers() || request.servers() > kMostServers ||
       request.mode() < SAVE_COPY || request.mode() > SAVE_STREAM) {

@@ -82,9 +82,7 @@ class LoadCall {
 absl::Status LoadCall::prepare(const std::string& checkpoint_root, const LoadRequest& request) {
   std::vector<uint64_t> handles;
   for (const auto& target : request.targets()) handles.push_back(target.handle());
-  const auto& scope = request.scope();
-  TRIREME_ASSIGN_OR_RETURN(
-      variables_, store_.lookup({scope.job(), scope.generation(), scope.container()}, handles));
+  TRIREME_ASSIGN_OR_RETURN(variables_, store_.lookup(to_scope(request.scope()), handles));
   TRIREME_ASSIGN_OR_RETURN(folder_, resolve_folder(checkpoint_root, request.directory()));
   inputs_.resize(request.files_size());
   for (int i = 0; i < request.targets_size(); ++i) {
@@ -188,8 +186,7 @@ absl::Status LoadCall::read_blocks() {
   for (size_t i = next_++; i < blocks_.size(); i = next_++) {
     const LoadedBlock& block = blocks_[i];
     InputFile& input = *inputs_[block.file];
-    const uint64_t whole = (block.end + kDirectBlock - 1) / kDirectBlock * kDirectBlock;
-    const uint64_t end = std::min(whole, input.size());
+    const uint64_t end = std::min(whole_direct_blocks(block.end), input.size());
     TRIREME_RETURN_IF_ERROR(input.read(block.begin, buffer.data(), end - block.begin));
     for (size_t j = block.first; j < block.last; ++j) {
       LoadedPart& part = parts_[j];

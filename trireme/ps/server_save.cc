@@ -28,10 +28,6 @@ constexpr int kWriters = 2;
 // Variables of this size are copied by two threads.
 constexpr uint64_t kLargeVariable = 8 << 20;
 
-uint64_t whole_pages(uint64_t bytes) {
-  return (bytes + kDirectBlock - 1) / kDirectBlock * kDirectBlock;
-}
-
 uint64_t microseconds(Duration duration) {
   return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
 }
@@ -134,7 +130,7 @@ absl::Status ServerSave::fix() {
 }
 
 absl::Status ServerSave::copy_variables() {
-  const uint64_t bytes = whole_pages(image_->data_bytes());
+  const uint64_t bytes = whole_direct_blocks(image_->data_bytes());
   TRIREME_RETURN_IF_ERROR(store_.reserve_copy(bytes));
   reserved_ = bytes;
   absl::StatusOr<AlignedBuffer> memory = AlignedBuffer::make(std::max<uint64_t>(bytes, 1));
@@ -209,7 +205,8 @@ absl::Status ServerSave::write_copied_blocks() {
   for (uint64_t at = next_.fetch_add(kWriteBytes); at < end; at = next_.fetch_add(kWriteBytes)) {
     TRIREME_RETURN_IF_ERROR(stopped());
     const uint64_t bytes = std::min(kWriteBytes, end - at);
-    TRIREME_RETURN_IF_ERROR(file_->write(header + at, copy_.data() + at, whole_pages(bytes)));
+    TRIREME_RETURN_IF_ERROR(
+        file_->write(header + at, copy_.data() + at, whole_direct_blocks(bytes)));
     note_written(bytes);
   }
   return absl::OkStatus();
@@ -224,8 +221,8 @@ absl::Status ServerSave::write_streamed_blocks() {
     const uint64_t bytes =
         std::min(run->count * SavedImage::kBlockBytes, image_->data_bytes() - at);
     // The last page may have bytes of an earlier block behind the end of the data.
-    std::memset(buffer.data() + bytes, 0, whole_pages(bytes) - bytes);
-    TRIREME_RETURN_IF_ERROR(file_->write(header + at, buffer.data(), whole_pages(bytes)));
+    std::memset(buffer.data() + bytes, 0, whole_direct_blocks(bytes) - bytes);
+    TRIREME_RETURN_IF_ERROR(file_->write(header + at, buffer.data(), whole_direct_blocks(bytes)));
     capture_->note_written();
     note_written(bytes);
   }
@@ -348,7 +345,7 @@ absl::StatusOr<Message> ServerSave::answer() const {
     response.set_longest_wait_us(microseconds(stats.longest_wait));
     response.set_extra_bytes(stats.pool_peak + kWriters * kWriteBytes);
   } else {
-    response.set_extra_bytes(whole_pages(image_->data_bytes()));
+    response.set_extra_bytes(whole_direct_blocks(image_->data_bytes()));
   }
   return make_message(response);
 }

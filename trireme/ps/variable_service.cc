@@ -29,6 +29,7 @@ namespace {
 
 using internal::Packing;
 using internal::TensorShape;
+using internal::to_scope;
 using Variables = std::vector<std::shared_ptr<StoredVariable>>;
 
 constexpr Roles kTrainers = {Role::kChief, Role::kWorker, Role::kClient};
@@ -53,10 +54,6 @@ void set_shape(const StoredVariable& variable, VariableShape& proto) {
   proto.set_name(variable.name);
   proto.set_dtype(*dtype_to_wire(variable.tensor.scalar_type()));
   proto.mutable_sizes()->Add(variable.tensor.sizes().begin(), variable.tensor.sizes().end());
-}
-
-VariableScope to_scope(const VariableScopeDef& proto) {
-  return {proto.job(), proto.generation(), proto.container()};
 }
 
 class VariableService final : public Service {

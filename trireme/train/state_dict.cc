@@ -20,9 +20,8 @@
 #include "trireme/capture/variable_registry.h"
 #include "trireme/checkpoint/tensor_file.h"
 #include "trireme/function/variable.h"
+#include "trireme/ps/packing.h"
 #include "trireme/ps/parameter_server_backend.h"
-#include "trireme/tensor/dtype.h"
-#include "trireme/tensor/format_shape.h"
 #include "trireme/train/state_dict_files.h"
 
 namespace trireme {
@@ -30,6 +29,7 @@ namespace {
 
 using internal::ParameterServerBackend;
 using internal::StateDictFiles;
+using internal::TensorShape;
 using internal::VariableRecord;
 
 // Bytes that are read from files before they are sent to the servers.
@@ -128,10 +128,6 @@ class Assignment {
   std::map<ParameterServerBackend*, Group> groups_;
 };
 
-std::string kind_of(c10::ScalarType dtype, c10::ArrayRef<int64_t> sizes) {
-  return absl::StrCat(dtype_name(dtype), " ", format_shape(sizes));
-}
-
 std::string quoted_list(const std::vector<std::string>& names) {
   return absl::StrCat("'", absl::StrJoin(names, "', '"), "'");
 }
@@ -174,8 +170,8 @@ StateComparison compare_state(const std::vector<StateTensor>& tensors, const Sta
       continue;
     }
     const auto& saved = found->second.tensor;
-    const std::string here = kind_of(tensor.tensor.scalar_type(), tensor.tensor.sizes());
-    const std::string there = kind_of(saved.dtype, saved.sizes);
+    const std::string here = to_string(TensorShape::of(tensor.tensor));
+    const std::string there = to_string(TensorShape{saved.dtype, saved.sizes});
     if (here == there) {
       result.equal.emplace_back(tensor, &found->second);
       set.insert(tensor.tensor.unsafeGetTensorImpl());

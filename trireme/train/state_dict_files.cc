@@ -27,11 +27,6 @@ absl::Status damaged_index(const std::string& path, const std::string& why) {
                      {"", absl::StrCat("file '", path, "'")});
 }
 
-bool is_plain_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." &&
-         name.find_first_of(std::string("/\0", 2)) == std::string::npos;
-}
-
 }  // namespace
 
 absl::StatusOr<StateDictFiles> StateDictFiles::open(Files& files, const std::string& path) {
