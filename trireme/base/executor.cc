@@ -51,10 +51,9 @@ void set_thread_name(const std::string& name) {
   pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
 }
 
-void lower_thread_priority() {
-  constexpr int kLowPriority = 10;  // between the usual 0 and the lowest, 19
+void lower_thread_priority(int niceness) {
   // On Linux, priorities belong to threads. Lowering one always succeeds.
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLowPriority);
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), niceness);
 }
 
 }  // namespace trireme

@@ -50,7 +50,8 @@ class ThreadPool final : public Executor {
 void set_thread_name(const std::string& name);
 
 // Lowers the priority of the calling thread, so that threads that serve calls go first when all
-// cores are busy. The thread keeps the low priority until it ends.
-void lower_thread_priority();
+// cores are busy: to a niceness between the usual 0 and 19, which has the least time. The thread
+// keeps the low priority until it ends.
+void lower_thread_priority(int niceness);
 
 }  // namespace trireme

@@ -25,6 +25,10 @@ namespace {
 
 constexpr uint64_t kWriteBytes = StreamCapture::kRunBlocks * SavedImage::kBlockBytes;
 constexpr int kWriters = 2;
+// Of threads that write. Nobody waits for a copy to be written, so it takes what training leaves.
+// Updates may wait for a stream, so it must not wait long for them.
+constexpr int kCopyNiceness = 19;
+constexpr int kStreamNiceness = 10;
 // Variables of this size are copied by two threads.
 constexpr uint64_t kLargeVariable = 8 << 20;
 
@@ -82,7 +86,7 @@ void ServerSave::run(ServerCall call, const std::shared_ptr<ServerSave>& earlier
   }
   call.respond(make_message(response));
 
-  lower_thread_priority();
+  lower_thread_priority(capture_ == nullptr ? kCopyNiceness : kStreamNiceness);
   status = try_call([&] { throw_if_error(write()); });
   const SavedFile file = image_->layout().file(options_.file);
   {
@@ -178,7 +182,7 @@ absl::Status ServerSave::write() {
   absl::Status of_helper;
   std::thread helper([&] {
     set_thread_name("trireme-save");
-    lower_thread_priority();
+    lower_thread_priority(capture_ == nullptr ? kCopyNiceness : kStreamNiceness);
     of_helper = write_blocks();
   });
   absl::Status status = write_blocks();
