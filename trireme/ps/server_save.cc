@@ -25,8 +25,8 @@ namespace {
 
 constexpr uint64_t kWriteBytes = StreamCapture::kRunBlocks * SavedImage::kBlockBytes;
 constexpr int kWriters = 2;
-// Of threads that write. Nobody waits for a copy to be written, so it takes what training leaves.
-// Updates may wait for a stream, so it must not wait long for them.
+// Priorities of the threads that write. Nobody waits for a copy to be written, so it takes what
+// training leaves. Updates may wait for a stream, so its threads must not wait long for them.
 constexpr int kCopyNiceness = 19;
 constexpr int kStreamNiceness = 10;
 // Variables of this size are copied by two threads.
