@@ -117,13 +117,19 @@ class Job {
     bursts_.pop_front();
   }
 
-  // Prints the error of a save, which need not be the last one.
+  // Prints the error of a save, which need not be the last one. A server that was lost must have
+  // thrown PsLost, so the errors of calls to it end the program.
   static void print_failure(const std::function<void()>& save) {
     try {
       save();
     } catch (const tr::PsLost&) {
       throw;
     } catch (const tr::Error& error) {
+      if (error.origin().task.starts_with("/job:ps") &&
+          (error.code() == tr::ErrorCode::kTaskUnreachable ||
+           error.code() == tr::ErrorCode::kIncarnationChanged)) {
+        throw;
+      }
       print("failed", error);
     }
   }

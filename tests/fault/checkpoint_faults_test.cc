@@ -104,6 +104,7 @@ class SaveFaults : public testing::Test {
   }
 
   static inline const TaskId kServer{"ps", 1};
+  static constexpr char kLostServer[] = "/job:ps/task:1: the parameter server is lost";
   TemporaryFolder folder_;
   ProcessCluster cluster_{
       {{.workers = 1, .ps = 2}, /*flags=*/{"--checkpoint-root", folder_.path()}}};
@@ -115,7 +116,7 @@ TEST_F(SaveFaults, AServerIsKilledAsASaveBegins) {
     saving.save(1);
     const std::string folder = folder_.path() + "/step-0000000002";
     EXPECT_THAT(error_after_kill([&] { saving.save(2); }, [&] { return fs::exists(folder); }),
-                HasSubstr("/job:ps/task:1"));
+                HasSubstr(kLostServer));
   }
   expect_restored(1);
 }
@@ -129,7 +130,7 @@ TEST_F(SaveFaults, AServerIsKilledWhileItWrites) {
       saving.save(number);
       EXPECT_THAT(
           error_after_kill([&] { saving.save(number + 1); }, [&] { return has_open_file(); }),
-          HasSubstr("/job:ps/task:1"));
+          HasSubstr(kLostServer));
     }
     expect_restored(number);
   }
@@ -141,7 +142,7 @@ TEST_F(SaveFaults, AServerIsKilledWhileItLoads) {
     saving.save(1);
     EXPECT_THAT(error_after_kill([&] { saving.manager.restore_or_initialize(); },
                                  [&] { return has_open_file(); }),
-                HasSubstr("/job:ps/task:1"));
+                HasSubstr(kLostServer));
   }
   expect_restored(1);
 }

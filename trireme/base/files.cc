@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
@@ -43,6 +44,10 @@ ErrorCode code_of_errno(int error) {
       return ErrorCode::kUnavailable;
   }
 }
+
+// Bytes in the page cache after which a file that is written is synced. Without this, the sync at
+// its end would take so long that the disk seems to hang.
+constexpr uint64_t kMostUnsynced = uint64_t{64} << 20;
 
 // Returns the error of a system call: "cannot create '/a/b': No space left on device".
 absl::Status file_error(const char* verb, const std::string& path, int error) {
@@ -101,8 +106,7 @@ class LocalFile {
   absl::Status transfer_all(const char* verb, uint64_t offset, Memory* data, size_t bytes,
                             Transfer transfer) {
     while (bytes > 0) {
-      const bool direct =
-          use_direct_.load(std::memory_order_relaxed) && is_aligned(offset, data, bytes);
+      const bool direct = is_direct(offset, data, bytes);
       const ssize_t done =
           transfer((direct ? direct_ : plain_).number(), data, bytes, static_cast<off_t>(offset));
       if (done < 0 && errno == EINTR) continue;
@@ -124,6 +128,11 @@ class LocalFile {
   }
 
  protected:
+  // Returns true if such an access bypasses the page cache.
+  bool is_direct(uint64_t offset, const void* data, size_t bytes) const {
+    return use_direct_.load(std::memory_order_relaxed) && is_aligned(offset, data, bytes);
+  }
+
   const std::string path_;
   Descriptor plain_;
   Descriptor direct_;
@@ -137,7 +146,13 @@ class LocalOutputFile final : public OutputFile, LocalFile {
   LocalOutputFile(std::string path, int number) : LocalFile(std::move(path), number, O_WRONLY) {}
 
   absl::Status write(uint64_t offset, const void* data, size_t bytes) override {
-    return transfer_all("write", offset, static_cast<const char*>(data), bytes, ::pwrite);
+    TRIREME_RETURN_IF_ERROR(
+        transfer_all("write", offset, static_cast<const char*>(data), bytes, ::pwrite));
+    if (is_direct(offset, data, bytes)) return absl::OkStatus();
+    // Only the thread that crosses the limit waits for the device.
+    if (unsynced_.fetch_add(bytes) + bytes < kMostUnsynced) return absl::OkStatus();
+    unsynced_ = 0;
+    return fdatasync(plain_.number()) == 0 ? absl::OkStatus() : file_error("sync", path_, errno);
   }
 
   absl::Status finish(uint64_t bytes) override {
@@ -149,6 +164,9 @@ class LocalOutputFile final : public OutputFile, LocalFile {
     if (const int error = plain_.close_now()) return file_error("close", path_, error);
     return absl::OkStatus();
   }
+
+ private:
+  std::atomic<uint64_t> unsynced_ = 0;  // Bytes in the page cache since the last sync.
 };
 
 class LocalInputFile final : public InputFile, LocalFile {
@@ -296,6 +314,21 @@ absl::Status Files::write_text(const std::string& path, std::string_view text) {
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." &&
          name.find_first_of(std::string("/\0", 2)) == std::string::npos;
+}
+
+std::optional<std::string> resolve_inside(const std::string& path, const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::path resolved = fs::absolute(path, error);
+  // The first pass removes `missing/..` from the path, but does not resolve links behind it.
+  for (int pass = 0; pass < 2 && !error; ++pass) resolved = fs::weakly_canonical(resolved, error);
+  const fs::path outer(folder);
+  if (error || path.find('\0') != std::string::npos ||
+      std::mismatch(outer.begin(), outer.end(), resolved.begin(), resolved.end()).first !=
+          outer.end()) {
+    return std::nullopt;
+  }
+  return resolved.string();
 }
 
 std::string join_path(const std::string& folder, const std::string& name) {

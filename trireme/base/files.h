@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -91,6 +92,9 @@ inline uint64_t whole_direct_blocks(uint64_t bytes) {
 
 // Returns true if a file in a folder can have this name: it has no slash and is not a dot or two.
 bool is_plain_name(const std::string& name);
+// Returns the absolute path without symbolic links and dots, or nullopt unless it is `folder` or
+// lies inside of it. `folder` is such a path itself. The end of the path need not exist.
+std::optional<std::string> resolve_inside(const std::string& path, const std::string& folder);
 // Returns `folder` and `name` joined by a slash.
 std::string join_path(const std::string& folder, const std::string& name);
 

@@ -204,5 +204,24 @@ TEST(UnsyncedFilesTest, StopsAndFailsAtAnOperation) {
   EXPECT_EQ(files.contents("a"), "1");
 }
 
+TEST_F(LocalFilesTest, ResolvesPathsInsideOfAFolder) {
+  namespace fs = std::filesystem;
+  const std::string outer = fs::canonical(folder_).string(), inner = join_path(outer, "inner");
+  fs::create_directories(join_path(inner, "deep"));
+  fs::create_directory_symlink(outer, join_path(inner, "up"));
+  fs::create_directory_symlink("deep", join_path(inner, "down"));
+  const auto resolve = [&](const std::string& path) {
+    return resolve_inside(join_path(inner, path), inner).value_or("outside");
+  };
+  EXPECT_EQ(resolve("deep/x"), inner + "/deep/x");
+  EXPECT_EQ(resolve("down/x"), inner + "/deep/x");
+  EXPECT_EQ(resolve("missing/../down/x"), inner + "/deep/x");
+  for (const char* path : {"..", "../x", "up/x", "missing/../up/x", "missing/../../x"}) {
+    EXPECT_EQ(resolve(path), "outside") << path;
+  }
+  EXPECT_EQ(resolve_inside(inner + "most/x", inner), std::nullopt);
+  EXPECT_EQ(resolve_inside(inner, inner), inner);
+}
+
 }  // namespace
 }  // namespace trireme

@@ -22,6 +22,37 @@ bool is_file_of_save(const std::string& name) {
          absl::EndsWith(name, ".safetensors");
 }
 
+absl::Status check_readable(const std::string& path, const std::string& manifest) {
+  if (manifest.size() > kMostManifestBytes) {
+    return make_status(ErrorCode::kResourceExhausted,
+                       absl::StrCat("cannot commit the checkpoint '", path, "': its manifest has ",
+                                    manifest.size(), " bytes, and at most ", kMostManifestBytes,
+                                    " are read again; use fewer variables or shards"));
+  }
+  const absl::Status status = parse_manifest(manifest).status();
+  if (status.ok()) return status;
+  return make_status(ErrorCode::kInternal,
+                     absl::StrCat("cannot commit the checkpoint '", path, "': ", status.message()));
+}
+
+// Checks that the files are still there as they were written. Somebody may have removed them.
+absl::Status check_files(Files& files, const std::string& folder, const Manifest& manifest) {
+  for (const SavedFile& file : manifest.files) {
+    const std::string path = join_path(folder, file.name);
+    const absl::StatusOr<uint64_t> bytes = files.size(path);
+    if (!bytes.ok() && error_code(bytes.status()) != ErrorCode::kNotFound) return bytes.status();
+    if (bytes.ok() && *bytes == file.bytes) continue;
+    return make_status(
+        ErrorCode::kDataLoss,
+        absl::StrCat("cannot commit the checkpoint: file '", path, "' ",
+                     bytes.ok() ? absl::StrCat("has ", *bytes, " bytes") : "is gone", ", but ",
+                     file.bytes,
+                     " bytes were written; look for another program that uses this "
+                     "folder, or for a file system that is not shared, and save again"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ignore_not_found(absl::Status status) {
   return error_code(status) == ErrorCode::kNotFound ? absl::OkStatus() : status;
 }
@@ -87,10 +118,8 @@ absl::StatusOr<std::string> CheckpointDirectory::begin(uint64_t step) {
 absl::Status CheckpointDirectory::commit(const std::string& path, const Manifest& manifest) {
   const std::string text = to_text(manifest);
   // A checkpoint that could not be read again must not replace the ones before it.
-  if (const absl::Status status = parse_manifest(text).status(); !status.ok()) {
-    return make_status(ErrorCode::kInternal, absl::StrCat("cannot commit the checkpoint '", path,
-                                                          "': ", status.message()));
-  }
+  TRIREME_RETURN_IF_ERROR(check_readable(path, text));
+  TRIREME_RETURN_IF_ERROR(check_files(files_, path, manifest));
   const std::string unfinished = join_path(path, kUnfinishedManifest);
   TRIREME_RETURN_IF_ERROR(ignore_not_found(files_.remove(unfinished)));
   TRIREME_RETURN_IF_ERROR(files_.write_text(unfinished, text));
@@ -114,10 +143,14 @@ absl::Status CheckpointDirectory::remove_unfinished(const std::string& except) {
   for (const std::string& name : *names) {
     const std::string folder = join_path(path_, name);
     if (!checkpoint_step(name) || folder == except) continue;
-    TRIREME_ASSIGN_OR_RETURN(const bool committed, files_.exists(join_path(folder, kManifestName)));
-    if (!committed) TRIREME_RETURN_IF_ERROR(remove_folder(folder));
+    TRIREME_RETURN_IF_ERROR(remove_if_unfinished(folder));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckpointDirectory::remove_if_unfinished(const std::string& folder) {
+  TRIREME_ASSIGN_OR_RETURN(const bool committed, files_.exists(join_path(folder, kManifestName)));
+  return committed ? absl::OkStatus() : ignore_not_found(remove_folder(folder));
 }
 
 absl::Status CheckpointDirectory::remove_files(const std::string& folder) {

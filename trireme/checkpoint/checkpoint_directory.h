@@ -42,13 +42,15 @@ class CheckpointDirectory {
   // its path. Returns ALREADY_EXISTS if there is a checkpoint of this step.
   absl::StatusOr<std::string> begin(uint64_t step);
   // Makes the folder at `path`, whose files must be finished, a checkpoint. If this fails, the
-  // checkpoint may exist or not.
+  // checkpoint may exist or not. Returns DATA_LOSS if a file does not have the manifest's length.
   absl::Status commit(const std::string& path, const Manifest& manifest);
   // Removes a checkpoint: first its manifest, so that a part of it is never taken for a checkpoint.
   absl::Status remove(const CheckpointEntry& entry);
   // Removes what unfinished saves have left, except for the folder at `except`. Leaves alone files
   // that a save does not create.
   absl::Status remove_unfinished(const std::string& except = {});
+  // Does the same for the folder of one save, which need not exist.
+  absl::Status remove_if_unfinished(const std::string& folder);
 
  private:
   absl::Status remove_files(const std::string& folder);

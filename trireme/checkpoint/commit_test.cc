@@ -172,6 +172,37 @@ TEST(CheckpointDirectory, DoesNotCommitAManifestThatContradictsItself) {
   EXPECT_TRUE(checkpoints_in(files).empty());
 }
 
+TEST(CheckpointDirectory, DoesNotCommitWithoutAFileOrWithAShorterOne) {
+  UnsyncedFiles files;
+  CheckpointDirectory directory(files, kFolder);
+  const std::string folder = value_or_throw(directory.begin(1));
+  const Manifest manifest = value_or_throw(write_sample_files(files, folder, 1));
+  const std::string path = join_path(folder, manifest.files[1].name);
+  ASSERT_TRUE(files.remove(path).ok());
+  const absl::Status absent = directory.commit(folder, manifest);
+  EXPECT_EQ(error_code(absent), ErrorCode::kDataLoss);
+  EXPECT_NE(absent.message().find(path), std::string::npos) << absent;
+  ASSERT_TRUE(files.write_text(path, "half").ok());
+  const absl::Status shorter = directory.commit(folder, manifest);
+  EXPECT_EQ(error_code(shorter), ErrorCode::kDataLoss);
+  EXPECT_NE(shorter.message().find("has 4 bytes"), std::string::npos) << shorter;
+  EXPECT_TRUE(checkpoints_in(files).empty());
+}
+
+TEST(CheckpointDirectory, RemovesOneUnfinishedSave) {
+  UnsyncedFiles files;
+  const std::string committed = value_or_throw(save_sample(files, kFolder, 1));
+  CheckpointDirectory directory(files, kFolder);
+  const std::string own = value_or_throw(directory.begin(2));
+  const std::string other = value_or_throw(directory.begin(3));
+  ASSERT_TRUE(directory.remove_if_unfinished(own).ok());
+  ASSERT_TRUE(directory.remove_if_unfinished(own).ok());
+  ASSERT_TRUE(directory.remove_if_unfinished(committed).ok());
+  EXPECT_EQ(value_or_throw(files.list(kFolder)),
+            (std::vector<std::string>{"step-0000000001", "step-0000000003"}));
+  expect_sample(files, committed, 1);
+}
+
 TEST(CheckpointName, IsReadBack) {
   EXPECT_EQ(checkpoint_name(42), "step-0000000042");
   for (const uint64_t step : {uint64_t{0}, uint64_t{42}, uint64_t{12'345'678'901}, UINT64_MAX}) {

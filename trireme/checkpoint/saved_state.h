@@ -70,8 +70,10 @@ struct SavedFile {
 // The position of an iterator.
 struct SavedPosition {
   uint64_t seed = 0;
-  uint64_t next = 0;               // Number of elements that were drawn.
-  std::vector<uint64_t> returned;  // Numbers below `next` that were not used, ascending.
+  uint64_t next = 0;  // Number of elements that were drawn.
+  // Numbers below `next` that were not used, ascending. For a dataset that workers share, the
+  // bounds of these numbers (docs/formats.md).
+  std::vector<uint64_t> returned;
 
   bool operator==(const SavedPosition&) const = default;
 };

@@ -156,11 +156,10 @@ void ClosureQueue::requeue(const std::vector<ClosurePtr>& closures, bool may_hav
     MutexLock lock(mutex_);
     // In reverse, because each one is pushed to the front.
     for (auto closure = closures.rbegin(); closure != closures.rend(); ++closure) {
+      // Before it is given up, if it was abandoned: its elements then count as used.
+      if (may_have_pushed) (*closure)->may_have_pushed = true;
       if (!land(*closure, released)) continue;
-      if (may_have_pushed) {
-        note_unsettled(**closure);
-        (*closure)->may_have_pushed = true;
-      }
+      if (may_have_pushed) note_unsettled(**closure);
       if ((*closure)->result_.has_value()) {
         released.closures.push_back(*closure);
       } else {

@@ -1,7 +1,7 @@
 #include "trireme/ps/checkpoint_folder.h"
 
-#include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
@@ -23,12 +23,6 @@ absl::Status not_shared(const std::string& folder, const std::string& why) {
                                   "; keep checkpoints on a file system that the program and all ps "
                                   "tasks have at the same path"),
                      folder_object(folder));
-}
-
-// Returns true if `path` is `folder` or lies inside of it. Both have no links and no dots.
-bool lies_inside(const std::filesystem::path& path, const std::filesystem::path& folder) {
-  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
-         folder.end();
 }
 
 }  // namespace
@@ -53,23 +47,22 @@ absl::StatusOr<std::string> resolve_folder(const std::string& root, const std::s
                      "; create it, or start the server with another "
                      "--checkpoint-root"));
   }
-  const fs::path given(directory);
-  if (!given.is_absolute() || directory.find('\0') != std::string::npos) {
+  if (!fs::path(directory).is_absolute() || directory.find('\0') != std::string::npos) {
     return make_status(ErrorCode::kInvalidArgument, "the path is not absolute",
                        folder_object(directory));
   }
-  const fs::path folder = fs::weakly_canonical(given, error);
-  if (error || !lies_inside(folder, allowed)) {
+  const std::optional<std::string> folder = resolve_inside(directory, allowed.string());
+  if (!folder) {
     return make_status(
         ErrorCode::kPermissionDenied,
         absl::StrCat("the server may read and write checkpoints only inside '", allowed.string(),
                      "'; start it with --checkpoint-root, which allows another folder"),
         folder_object(directory));
   }
-  if (!fs::is_directory(folder, error)) {
+  if (!fs::is_directory(*folder, error)) {
     return not_shared(directory, "it does not exist on this server");
   }
-  return folder.string();
+  return *folder;
 }
 
 absl::StatusOr<std::string> write_probe(Files& files, const std::string& folder) {

@@ -96,6 +96,7 @@ absl::StatusOr<HostedSaves::Save> HostedSaves::add(const Save& save) {
   if (before != nullptr && before->running()) {
     before->abort(make_status(ErrorCode::kAborted, "a newer program of the job saves"));
   }
+  if (before != nullptr) before->leave_file();
   return before;
 }
 

@@ -153,19 +153,20 @@ TEST(Saves, RejectFoldersOutsideOfTheRoot) {
   fs::create_directory_symlink(root + "/inside", root + "/good");
   TestServers servers(1, {}, root);
   TrainedVariables trained(servers, 1, kModel);
+  const auto load_from = [&](const std::string& directory) {
+    LoadRequest load;
+    load.mutable_scope()->set_container("default");
+    load.set_directory(directory);
+    return trained.client().channel(0).call(kLoadVariables, make_message(load)).status();
+  };
   for (const std::string& directory : {outside, root + "/../rootless", root + "/link"}) {
     const auto save = TestCheckpoints::begin_in(trained, directory, false);
     EXPECT_EQ(error_code(save.status()), ErrorCode::kPermissionDenied) << save.status();
     EXPECT_NE(save.status().message().find("--checkpoint-root"), std::string::npos);
     EXPECT_FALSE(fs::exists(outside + "/ps-0-of-1.safetensors"));
-    const Manifest manifest;
-    LoadRequest load;
-    load.mutable_scope()->set_container("default");
-    load.set_directory(directory);
-    const auto loaded =
-        trained.client().channel(0).call(kLoadVariables, make_message(load)).status();
-    EXPECT_EQ(error_code(loaded), ErrorCode::kPermissionDenied) << loaded;
+    EXPECT_EQ(error_code(load_from(directory)), ErrorCode::kPermissionDenied);
   }
+  EXPECT_EQ(error_code(load_from(root + "/missing/../link")), ErrorCode::kPermissionDenied);
   EXPECT_TRUE(TestCheckpoints::begin_in(trained, root + "/good", false).ok());
 }
 

@@ -29,6 +29,8 @@ constexpr int kWriters = 2;
 // training leaves. Updates may wait for a stream, so its threads must not wait long for them.
 constexpr int kCopyNiceness = 19;
 constexpr int kStreamNiceness = 10;
+// How much longer than between two Waits a client may take to the first one.
+constexpr int kPatienceBeforeWait = 3;
 // Variables of this size are copied by two threads.
 constexpr uint64_t kLargeVariable = 8 << 20;
 
@@ -82,6 +84,7 @@ void ServerSave::run(ServerCall call, const std::shared_ptr<ServerSave>& earlier
   response.set_copy_us(microseconds(Clock::real().now() - begin));
   {
     MutexLock lock(mutex_);
+    begun_ = true;
     asked_at_ = written_at_ = Clock::real().now();
   }
   call.respond(make_message(response));
@@ -294,6 +297,7 @@ void ServerSave::wait(ServerCall call) {
   absl::StatusOr<Message> answered;
   {
     MutexLock lock(mutex_);
+    waited_ = true;
     asked_at_ = Clock::real().now();
     if (!decided_) {
       waiting_.push_back(std::move(call));
@@ -306,13 +310,23 @@ void ServerSave::wait(ServerCall call) {
 }
 
 void ServerSave::abort(absl::Status why) {
+  const MutexLock no_leave(leave_mutex_);
   bool finished = false;
   {
     MutexLock lock(mutex_);
     finished = decided_ && status_.ok();
     if (finished) status_ = why;  // a Wait that comes later fails
   }
-  finished ? remove_file() : static_cast<void>(decide(why));
+  if (!finished) {
+    decide(why);
+  } else if (!left_) {
+    remove_file();
+  }
+}
+
+void ServerSave::leave_file() {
+  const MutexLock no_abort(leave_mutex_);
+  left_ = true;
 }
 
 ServerSave::Next ServerSave::tick() {
@@ -325,8 +339,9 @@ ServerSave::Next ServerSave::tick() {
     if (!waiting_.empty()) asked_at_ = now;
     for (ServerCall& call : waiting_) answers.emplace_back(std::move(call), answer());
     waiting_.clear();
-    stuck = !decided_ && now >= written_at_ + options_.stuck_after;
-    if (now >= asked_at_ + options_.unasked_after) {
+    stuck = begun_ && !decided_ && now >= written_at_ + options_.stuck_after;
+    const Duration patience = options_.unasked_after * (waited_ ? 1 : kPatienceBeforeWait);
+    if ((begun_ || decided_) && now >= asked_at_ + patience) {
       const bool unknown = !decided_ || (status_.ok() && !told_);
       next = unknown ? Next::kAbort : over_ ? Next::kForget : Next::kKeep;
     }

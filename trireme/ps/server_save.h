@@ -27,7 +27,8 @@ struct ServerSaveOptions {
   std::string file;    // name of the file
   bool stream = false;
   // Time without progress after which the save fails, and time without a Wait after which it is
-  // given up.
+  // given up. Both count from the answer to Begin. Until the first Wait, for which a client has to
+  // have the answers of all servers, the second is three times as long.
   Duration stuck_after = std::chrono::seconds(60);
   Duration unasked_after = std::chrono::seconds(60);
 };
@@ -48,6 +49,9 @@ class ServerSave {
   void wait(ServerCall call);
   // Ends the save and removes the file, also if it is finished.
   void abort(absl::Status why);
+  // Makes a later abort() leave a finished file alone: another save may write one with the same
+  // path. May wait for an abort() that is under way.
+  void leave_file();
   enum class Next {
     kKeep,
     kAbort,   // the client has not asked for too long; call abort()
@@ -102,12 +106,16 @@ class ServerSave {
   std::atomic<uint64_t> next_ = 0;  // next byte that is not claimed by a thread; mode copy
 
   const std::shared_ptr<StreamCapture> capture_;  // null in mode copy
+  Mutex leave_mutex_;  // held while abort() removes a finished file; taken before mutex_
+  bool left_ ABSL_GUARDED_BY(leave_mutex_) = false;  // true after leave_file()
   std::atomic<bool> over_ = false;
   mutable Mutex mutex_;
   CondVar ended_;
   bool decided_ ABSL_GUARDED_BY(mutex_) = false;  // true once the result is known
   absl::Status status_ ABSL_GUARDED_BY(mutex_);   // result
   bool told_ ABSL_GUARDED_BY(mutex_) = false;     // true once the client knows of the finished file
+  bool begun_ ABSL_GUARDED_BY(mutex_) = false;    // true once Begin is answered
+  bool waited_ ABSL_GUARDED_BY(mutex_) = false;   // true once a Wait has come
   uint64_t written_ ABSL_GUARDED_BY(mutex_) = 0;
   Time written_at_ ABSL_GUARDED_BY(mutex_);  // time of the last progress
   Time asked_at_ ABSL_GUARDED_BY(mutex_);    // time of the client's last call

@@ -35,7 +35,15 @@ class GatedFiles final : public Files {
     return waiting_;
   }
 
+  // Makes create() wait for paths with this part; for none if it is empty.
+  void hold_creation(const std::string& part) {
+    MutexLock lock(mutex_);
+    held_ = part;
+    changed_.notify_all();
+  }
+
   absl::StatusOr<std::unique_ptr<OutputFile>> create(const std::string& path) override {
+    wait_for_creation(path);
     TRIREME_ASSIGN_OR_RETURN(auto file, files_.create(path));
     return std::make_unique<GatedFile>(*this, std::move(file));
   }
@@ -77,6 +85,14 @@ class GatedFiles final : public Files {
     const std::unique_ptr<OutputFile> file_;
   };
 
+  void wait_for_creation(const std::string& path) {
+    const Time limit = after(seconds(60));
+    MutexLock lock(mutex_);
+    while (!held_.empty() && path.find(held_) != std::string::npos &&
+           changed_.wait_until(mutex_, limit)) {
+    }
+  }
+
   absl::Status pass() {
     const Time limit = after(seconds(60));
     MutexLock lock(mutex_);
@@ -94,6 +110,7 @@ class GatedFiles final : public Files {
   bool open_ ABSL_GUARDED_BY(mutex_) = true;
   bool full_ ABSL_GUARDED_BY(mutex_) = false;
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string held_ ABSL_GUARDED_BY(mutex_);
 };
 
 // More than the pool has room for, in tensors of very different sizes.
@@ -206,6 +223,20 @@ TEST_F(StreamSavesTest, ADiskThatHangsFailsTheSaveAndLetsChangesGoOn) {
   files_.set_open(true);
   const std::string file = checkpoints_.path() + "/ps-0-of-1.safetensors";
   EXPECT_TRUE(wait_until([&] { return !std::filesystem::exists(file); }, seconds(20)));
+}
+
+// A client asks for a save when all servers have begun. Until then none of them gives it up.
+TEST_F(StreamSavesTest, IsNotGivenUpWhileAServerBegins) {
+  TestServers servers(2, {.give_up_saves_after = seconds(1), .files = &files_});
+  TrainedVariables trained(servers, 2, {{"w", {1000}, "adam"}});
+  files_.hold_creation("ps-1-of-2");
+  auto begun = std::async(std::launch::async,
+                          [&] { return checkpoints_.begin(trained, 1, /*stream=*/true); });
+  EXPECT_EQ(begun.wait_for(seconds(2)), std::future_status::timeout);
+  files_.hold_creation("");
+  const auto save = begun.get();
+  ASSERT_TRUE(save.ok()) << save.status();
+  throw_if_error(checkpoints_.commit(**save, 1)->verify());
 }
 
 TEST_F(StreamSavesTest, OneSaveAtATime) {

@@ -6,11 +6,15 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "trireme/base/status.h"
 #include "trireme/rpc/certificates.h"
+#include "trireme/testing/wait_until.h"
 
 // `processes_` has the tasks that the test has started and not killed or stopped. A process in it
 // that has ended is therefore one that ended by itself, which the destructor reports as a failure
@@ -20,6 +24,19 @@
 
 namespace trireme {
 namespace {
+
+// Returns true if all threads of a process are stopped.
+bool is_stopped(pid_t pid) {
+  const std::string threads = absl::StrCat("/proc/", pid, "/task");
+  std::error_code ignored;  // a thread may end meanwhile
+  for (const auto& thread : std::filesystem::directory_iterator(threads, ignored)) {
+    std::ifstream file(thread.path() / "stat");
+    const std::string stat((std::istreambuf_iterator<char>(file)), {});
+    const size_t name_end = stat.rfind(") ");
+    if (name_end != std::string::npos && stat[name_end + 2] != 'T') return false;
+  }
+  return true;
+}
 
 // Time limit for a task to stop. A server drains for up to ten seconds.
 constexpr auto kStopLimit = std::chrono::seconds(20);
@@ -143,8 +160,13 @@ bool ProcessCluster::is_running(const TaskId& task) {
   return found != processes_.end() && found->second->is_running();
 }
 
+// The signal stops all threads only when one of them has received it. On busy cores the others may
+// answer calls until then.
 void ProcessCluster::freeze(const TaskId& task) {
-  running(task).send_signal(SIGSTOP);
+  Subprocess& process = running(task);
+  process.send_signal(SIGSTOP);
+  EXPECT_TRUE(wait_until([&] { return is_stopped(process.pid()); }, std::chrono::seconds(20)))
+      << task.to_string() << " does not stop";
 }
 
 void ProcessCluster::thaw(const TaskId& task) {

@@ -25,6 +25,7 @@
 #include "trireme/train/checkpoint_restore.h"
 #include "trireme/train/checkpoint_save.h"
 #include "trireme/train/kept_checkpoints.h"
+#include "trireme/train/lost_server.h"
 #include "trireme/train/sigterm.h"
 
 namespace trireme {
@@ -110,8 +111,9 @@ class CheckpointManager::Impl {
     }
     auto cut = make_cut(static_cast<uint64_t>(step), metric);
     if (!cut.ok()) {
+      const absl::Status error = abandon(step, cut.status());
       end();
-      throw to_error(cut.status());
+      internal::throw_lost_or_error(error);
     }
     {
       MutexLock lock(mutex_);
@@ -154,21 +156,31 @@ class CheckpointManager::Impl {
   int64_t restore_or_initialize() {
     check_not_capturing("restore_or_initialize");
     std::vector<std::string> damages;
+    bool unreadable = false;
     const std::vector<std::string> paths = checkpoints();
     for (const std::string& path : paths) {
-      const Restored restored = restore_alone(path, {});
-      if (!restored.damaged) return value_or_throw(restored.step);
+      const Restored restored = restore_alone(path, {}, /*may_skip=*/true);
+      if (restored.damage == Damage::kNone) return step_or_throw(restored);
+      unreadable = unreadable || restored.damage == Damage::kUnreadable;
       damages.push_back(describe(restored.step.status()));
-      log_warning("checkpoint '", path,
-                  "' is damaged, and the one before it is used: ", damages.back());
+      log_warning("checkpoint '", path, "' ",
+                  restored.damage == Damage::kUnreadable ? "cannot be read" : "is damaged",
+                  ", and the one before it is used: ", damages.back());
     }
     if (paths.empty()) return 0;
+    const std::string causes = absl::StrJoin(damages, "; ");
+    const Origin origin{"", absl::StrCat("folder '", directory_.path(), "'")};
+    if (unreadable) {
+      throw Error(ErrorCode::kUnavailable,
+                  absl::StrCat("none of the ", paths.size(), " checkpoints can be read: ", causes,
+                               ". Start the program again when the disk works"),
+                  origin);
+    }
     throw Error(
         ErrorCode::kDataLoss,
-        absl::StrCat("all ", paths.size(),
-                     " checkpoints are damaged: ", absl::StrJoin(damages, "; "),
+        absl::StrCat("all ", paths.size(), " checkpoints are damaged: ", causes,
                      ". Restore the files from a backup, or remove the folder to begin anew"),
-        {"", absl::StrCat("folder '", directory_.path(), "'")});
+        origin);
   }
 
   int64_t restore(const std::string& checkpoint, const RestoreOptions& options) {
@@ -176,7 +188,7 @@ class CheckpointManager::Impl {
     const std::string path = checkpoint.find('/') == std::string::npos
                                  ? join_path(directory_.path(), checkpoint)
                                  : absolute_path(checkpoint);
-    return value_or_throw(restore_alone(path, options).step);
+    return step_or_throw(restore_alone(path, options, /*may_skip=*/false));
   }
 
   std::vector<std::string> checkpoints() const {
@@ -201,7 +213,7 @@ class CheckpointManager::Impl {
   }
 
   void throw_pending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    throw_if_error(std::exchange(error_, absl::OkStatus()));
+    internal::throw_lost_or_error(std::exchange(error_, absl::OkStatus()));
   }
 
   void log_pending() {
@@ -239,22 +251,20 @@ class CheckpointManager::Impl {
   absl::StatusOr<std::unique_ptr<CheckpointSave>> make_cut(uint64_t step,
                                                            std::optional<double> metric) {
     TRIREME_RETURN_IF_ERROR(confirm_membership());
-    if (kept_.is_damaged(step)) TRIREME_RETURN_IF_ERROR(kept_.remove_damaged(directory_, step));
+    TRIREME_RETURN_IF_ERROR(kept_.make_room(directory_, step));
     TRIREME_ASSIGN_OR_RETURN(const std::string folder, directory_.begin(step));
     TRIREME_RETURN_IF_ERROR(directory_.remove_unfinished(folder));
-    auto cut = CheckpointSave::cut(files_, objects_, folder,
-                                   {.step = step,
-                                    .metric = metric,
-                                    .stream = options_.mode == SaveMode::kStream,
-                                    .drain_timeout = options_.drain_timeout});
-    if (!cut.ok()) remove_leftovers();
-    return cut;
+    return CheckpointSave::cut(files_, objects_, folder,
+                               {.step = step,
+                                .metric = metric,
+                                .stream = options_.mode == SaveMode::kStream,
+                                .drain_timeout = options_.drain_timeout});
   }
 
   // Writes and commits a save. Runs on `writer_`.
   void finish(int64_t step, std::unique_ptr<CheckpointSave> save) {
-    const absl::Status status = try_call([&] { write(step, std::move(save)); });
-    if (!status.ok()) remove_leftovers();
+    absl::Status status = try_call([&] { write(step, std::move(save)); });
+    if (!status.ok()) status = abandon(step, status);
     end(status);
   }
 
@@ -265,8 +275,7 @@ class CheckpointManager::Impl {
     const Duration stall = save->stall();
     save.reset();
     throw_if_error(confirm_membership());
-    throw_if_error(directory_.commit(
-        join_path(directory_.path(), internal::checkpoint_name(manifest.step)), manifest));
+    throw_if_error(directory_.commit(folder_of(step), manifest));
     SaveStats stats{.step = step,
                     .stall = stall,
                     .copy = servers.copy,
@@ -283,25 +292,45 @@ class CheckpointManager::Impl {
     throw_if_error(kept_.remove_others(directory_, manifest.step));
   }
 
-  // Removes the folder of a save that has failed. An error of that is logged only: the folder is
-  // not a checkpoint, and the next save tries again.
-  void remove_leftovers() {
-    const absl::Status status = directory_.remove_unfinished();
+  std::string folder_of(int64_t step) const {
+    return join_path(directory_.path(), internal::checkpoint_name(static_cast<uint64_t>(step)));
+  }
+
+  // Ends a save that has failed, and returns its error. Removes its folder, unless a newer program
+  // may use it. An error of that is logged only: the folder is not a checkpoint, and the next save
+  // tries again.
+  absl::Status abandon(int64_t step, const absl::Status& error) {
+    absl::Status found = internal::find_lost_server(objects_.backend(), error);
+    if (internal::is_lost_server(found) || !confirm_membership().ok()) return found;
+    const absl::Status status = directory_.remove_if_unfinished(folder_of(step));
     if (!status.ok()) {
       log_warning("could not remove the files of a save that has failed: ", describe(status));
     }
+    return found;
   }
+
+  // Ways in which the files of a checkpoint can make a restore fail.
+  enum class Damage {
+    kNone,
+    kDamaged,
+    kUnreadable,  // The disk has failed, which may pass.
+  };
 
   // Result of a restore: the step, or an error.
   struct Restored {
     absl::StatusOr<int64_t> step;
-    // True if the error is damage of the checkpoint. The code alone does not tell, because a lost
-    // parameter server has the same.
-    bool damaged = false;
+    Damage damage = Damage::kNone;
   };
 
-  // Restores while no save is in flight.
-  Restored restore_alone(const std::string& path, const RestoreOptions& options) {
+  static int64_t step_or_throw(const Restored& restored) {
+    // Servers report damaged files with the code of a lost server.
+    if (restored.damage == Damage::kNone) internal::throw_lost_or_error(restored.step.status());
+    return value_or_throw(restored.step);
+  }
+
+  // Restores while no save is in flight. With `may_skip`, the program goes back behind a checkpoint
+  // that cannot be read.
+  Restored restore_alone(const std::string& path, const RestoreOptions& options, bool may_skip) {
     {
       MutexLock lock(mutex_);
       while (busy_) idle_.wait(mutex_);
@@ -310,17 +339,37 @@ class CheckpointManager::Impl {
     Restored restored = restore_now(path, options);
     const auto [folder, name] = split_path(path);
     const auto step = internal::checkpoint_step(name);
-    if (restored.damaged && step && folder == directory_.path()) kept_.add_damaged(*step);
+    if (step && folder == directory_.path()) {
+      if (restored.step.ok()) kept_.add_readable(*step);
+      if (restored.damage == Damage::kDamaged) kept_.add_damaged(*step);
+      if (restored.damage == Damage::kUnreadable && may_skip) kept_.add_unreadable(*step);
+    }
     end();
     return restored;
   }
 
+  // Returns the damage that the error of reading a checkpoint tells of.
+  Damage damage_of(const absl::Status& error) const {
+    const bool of_server = !error_origin(error).task.empty();
+    switch (error_code(error)) {
+      case ErrorCode::kDataLoss:
+        return Damage::kDamaged;
+      case ErrorCode::kUnavailable:  // A server has another code for its disk.
+        return of_server ? Damage::kNone : Damage::kUnreadable;
+      case ErrorCode::kAborted:  // So a server reports its disk, and that the job was taken over.
+        return of_server && confirm_membership().ok() ? Damage::kUnreadable : Damage::kNone;
+      default:
+        return Damage::kNone;
+    }
+  }
+
   Restored restore_now(const std::string& path, const RestoreOptions& options) {
-    const auto failed_reading = [](const absl::Status& status) {
-      return Restored{status, error_code(status) == ErrorCode::kDataLoss};
+    const auto failed = [&](const absl::Status& status, Damage damage) {
+      if (damage != Damage::kNone) return Restored{status, damage};
+      return Restored{internal::find_lost_server(objects_.backend(), status)};
     };
     const auto reader = CheckpointReader::open(files_, path);
-    if (!reader.ok()) return failed_reading(reader.status());
+    if (!reader.ok()) return failed(reader.status(), damage_of(reader.status()));
     std::unique_ptr<internal::BackendPause> pause;
     std::optional<internal::CheckpointRestore> restore;
     const absl::Status prepared = try_call([&] {
@@ -331,9 +380,9 @@ class CheckpointManager::Impl {
       }
       restore.emplace(objects_, **reader, options);
     });
-    if (!prepared.ok()) return {prepared};
+    if (!prepared.ok()) return failed(prepared, Damage::kNone);
     const absl::Status done = try_call([&] { restore->run(); });
-    if (!done.ok()) return failed_reading(done);
+    if (!done.ok()) return failed(done, damage_of(done));
     const auto step = static_cast<int64_t>((*reader)->manifest().step);
     MutexLock lock(mutex_);
     last_step_ = step;

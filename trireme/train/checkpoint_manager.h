@@ -97,7 +97,8 @@ class CheckpointManager {
   // Saves a checkpoint of `step`. Returns true when training may go on, and writes in the
   // background. Returns false if an earlier save is being written and the options say kSkip.
   // Throws Error if the cut fails or there is a checkpoint of this step, and throws the error of an
-  // earlier save once. A save that fails leaves no checkpoint and changes no other.
+  // earlier save once. Throws PsLost if a parameter server is lost, and so do save_if_due(), wait()
+  // and the restores. A save that fails leaves no checkpoint and changes no other.
   bool save(int64_t step, std::optional<double> metric = std::nullopt);
   // Saves if `every_steps` or `every` have passed since the last save, or since the restore, or if
   // SIGTERM has arrived. Returns true if it has saved.
@@ -109,10 +110,11 @@ class CheckpointManager {
   // Returns the figures of the last save that was written; all are zero before the first.
   SaveStats last_save() const;
 
-  // Restores the newest checkpoint and returns its step. A checkpoint that is damaged is skipped
-  // with a warning that names the file and the tensor, and the one before it is used. Returns 0 and
-  // changes nothing if there is no checkpoint. Throws Error as restore() does, and DATA_LOSS if all
-  // checkpoints are damaged.
+  // Restores the newest checkpoint and returns its step. A checkpoint that is damaged, or that the
+  // disk does not return, is skipped with a warning that names the file and the tensor, and the one
+  // before it is used. Returns 0 and changes nothing if there is no checkpoint. Throws Error as
+  // restore() does, DATA_LOSS if all checkpoints are damaged, and UNAVAILABLE if some of them
+  // cannot be read and none can be used.
   int64_t restore_or_initialize();
   // Restores a checkpoint and returns its step. `checkpoint` is a path, or the name of a checkpoint
   // in the manager's folder. Throws INVALID_ARGUMENT, which lists all differences, if names,

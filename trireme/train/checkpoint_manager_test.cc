@@ -13,7 +13,6 @@
 #include <thread>
 
 #include "trireme/base/files.h"
-#include "trireme/base/mutex.h"
 #include "trireme/base/status.h"
 #include "trireme/data/dataset.h"
 #include "trireme/exec/random.h"
@@ -21,6 +20,7 @@
 #include "trireme/rpc/temporary_folder.h"
 #include "trireme/testing/error_of.h"
 #include "trireme/testing/wait_until.h"
+#include "trireme/train/held_files.h"
 
 namespace trireme {
 namespace {
@@ -72,57 +72,6 @@ struct Training {
                  return loss;
                }));
   CheckpointManager manager;
-};
-
-// Lets tests hold, or fail, the writing of a program's tensors, which is in the background.
-class HeldFiles final : public Files {
- public:
-  absl::StatusOr<std::unique_ptr<OutputFile>> create(const std::string& path) override {
-    if (path.find("program.safetensors") != std::string::npos) {
-      MutexLock lock(mutex_);
-      if (fails_) return make_status(ErrorCode::kResourceExhausted, path + ": the disk is full");
-      while (held_) changed_.wait(mutex_);
-    }
-    return local_.create(path);
-  }
-  absl::StatusOr<std::unique_ptr<InputFile>> open(const std::string& path, Links links) override {
-    return local_.open(path, links);
-  }
-  absl::Status make_directory(const std::string& path) override {
-    return local_.make_directory(path);
-  }
-  absl::Status sync_directory(const std::string& path) override {
-    return local_.sync_directory(path);
-  }
-  absl::Status rename(const std::string& from, const std::string& to) override {
-    return local_.rename(from, to);
-  }
-  absl::Status remove(const std::string& path) override { return local_.remove(path); }
-  absl::Status remove_directory(const std::string& path) override {
-    return local_.remove_directory(path);
-  }
-  absl::StatusOr<std::vector<std::string>> list(const std::string& path) override {
-    return local_.list(path);
-  }
-  absl::StatusOr<bool> exists(const std::string& path) override { return local_.exists(path); }
-  absl::StatusOr<uint64_t> size(const std::string& path) override { return local_.size(path); }
-
-  void fail(bool fails) {
-    MutexLock lock(mutex_);
-    fails_ = fails;
-  }
-  void hold(bool held) {
-    MutexLock lock(mutex_);
-    held_ = held;
-    changed_.notify_all();
-  }
-
- private:
-  Files& local_ = Files::local();
-  Mutex mutex_;
-  CondVar changed_;
-  bool fails_ ABSL_GUARDED_BY(mutex_) = false;
-  bool held_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 class CheckpointManagerTest : public testing::Test {
@@ -358,6 +307,50 @@ TEST_F(CheckpointManagerTest, ADamagedCheckpointIsSkippedWithAWarningThatNamesTh
   testing::internal::GetCapturedStderr();
   EXPECT_EQ(all.code(), ErrorCode::kDataLoss);
   EXPECT_THAT(all.what(), HasSubstr("all 2 checkpoints"));
+}
+
+TEST_F(CheckpointManagerTest, ACheckpointThatCannotBeReadIsSkippedAndKept) {
+  const Variable v("v", torch::zeros({1000}));
+  HeldFiles files;
+  const auto manager = internal::Access<CheckpointManager>::make(path(), {v}, {}, files);
+  for (int step = 1; step <= 2; ++step) {
+    v.assign(torch::full({1000}, step));
+    manager->save(step);
+  }
+  manager->wait();
+  files.fail_reads("step-0000000002/program");
+  EXPECT_EQ(error_of([&] { manager->restore("step-0000000002"); }).code(), ErrorCode::kUnavailable);
+  EXPECT_EQ(error_of([&] { manager->save(2); }).code(), ErrorCode::kAlreadyExists);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(manager->restore_or_initialize(), 1);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("step-0000000002/program.safetensors'"));
+  EXPECT_EQ(v.read().sum().item<float>(), 1000);
+  manager->save(3);
+  manager->wait();
+  // The checkpoint is still there when the disk answers again.
+  EXPECT_THAT(names(*manager),
+              ElementsAre("step-0000000003", "step-0000000002", "step-0000000001"));
+  files.fail_reads("");
+  EXPECT_EQ(manager->restore("step-0000000002"), 2);
+  EXPECT_EQ(v.read().sum().item<float>(), 2000);
+
+  files.fail_reads("step-0000000003/manifest");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(manager->restore_or_initialize(), 2);
+  testing::internal::GetCapturedStderr();
+  manager->save(3);  // the training comes to this step again
+  manager->wait();
+  files.fail_reads("");
+  EXPECT_EQ(manager->restore_or_initialize(), 3);
+  EXPECT_EQ(v.read().sum().item<float>(), 2000);
+
+  files.fail_reads("step-");
+  testing::internal::CaptureStderr();
+  const Error error = error_of([&] { manager->restore_or_initialize(); });
+  testing::internal::GetCapturedStderr();
+  EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+  EXPECT_THAT(error.what(), HasSubstr("none of the 3 checkpoints"));
 }
 
 TEST_F(CheckpointManagerTest, AnErrorInTheBackgroundIsThrownAtTheNextSaveAndByWait) {

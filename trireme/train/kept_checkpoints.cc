@@ -21,13 +21,15 @@ std::optional<double> KeptCheckpoints::metric_of(const CheckpointEntry& entry) {
 absl::Status KeptCheckpoints::remove(CheckpointDirectory& directory, const CheckpointEntry& entry) {
   metrics_.erase(entry.step);
   damaged_.erase(entry.step);
+  unreadable_.erase(entry.step);
   return directory.remove(entry);
 }
 
-absl::Status KeptCheckpoints::remove_damaged(CheckpointDirectory& directory, uint64_t step) {
+absl::Status KeptCheckpoints::make_room(CheckpointDirectory& directory, uint64_t step) {
+  if (!is_damaged(step) && !unreadable_.contains(step)) return absl::OkStatus();
   TRIREME_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, directory.list());
   for (const CheckpointEntry& entry : entries) {
-    if (entry.step == step && is_damaged(step)) return remove(directory, entry);
+    if (entry.step == step) return remove(directory, entry);
   }
   return absl::OkStatus();
 }
