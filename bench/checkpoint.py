@@ -73,11 +73,11 @@ def drop_caches():
 
 
 def python_with_torch():
-    """Returns the Python of .venv if it has torch, or else one that bench/compare installs."""
+    """Returns the Python of .venv if it has torch and numpy, or else one that bench/compare installs."""
     python = ROOT / ".venv" / "bin" / "python"
-    if python.exists() and subprocess.run([str(python), "-c", "import torch"], stderr=subprocess.DEVNULL).returncode == 0:
+    if python.exists() and subprocess.run([str(python), "-c", "import numpy, torch"], stderr=subprocess.DEVNULL).returncode == 0:
         return str(python)
-    return python_with("torch")
+    return python_with("torch", "numpy")
 
 
 def in_turn(round, ours, anchor):

@@ -73,14 +73,14 @@ class CommandProcess:
         end_process(self.process)
 
 
-def python_with(package):
-    """Returns a Python that has the package, in its own virtual environment, which is created at the first use."""
+def python_with(package, *others):
+    """Returns a Python that has the packages, in a virtual environment of their own, which is created at the first use."""
     folder = ROOT / "bench" / ".venv" / package
     python = folder / "bin" / "python"
     if not (folder / "ready").exists():
         print(f"bench/compare: installing {package} into {folder.relative_to(ROOT)}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", package], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", package, *others], check=True)
         (folder / "ready").touch()
     return str(python)
 

@@ -49,7 +49,7 @@ constexpr int kMostTasks = 1000;
 
 struct LaunchFlags {
   int workers = 1, ps = 0;
-  std::string devices, checkpoint_root, certs, log_level = "info";
+  std::string devices, checkpoint_root, data_root, certs, log_level = "info";
   double timeout = 60;
   bool same_binary = false;
 };
@@ -96,6 +96,7 @@ std::vector<std::string> server_command(const LaunchFlags& options,
   if (!options.checkpoint_root.empty()) {
     command.insert(command.end(), {"--checkpoint-root", options.checkpoint_root});
   }
+  if (!options.data_root.empty()) command.insert(command.end(), {"--data-root", options.data_root});
   if (!options.certs.empty()) command.insert(command.end(), {"--certs", options.certs});
   return command;
 }
@@ -171,6 +172,11 @@ void add_launch_command(CLI::App& app, Invocation& invocation) {
       ->add_option("--checkpoint-root", options->checkpoint_root,
                    "Folder inside which the servers may write and read checkpoints; default: the "
                    "working directory")
+      ->type_name("DIR");
+  command
+      ->add_option("--data-root", options->data_root,
+                   "Folder inside which the servers may read the files of datasets; default: they "
+                   "read none")
       ->type_name("DIR");
   command
       ->add_option("--certs", options->certs,

@@ -33,7 +33,8 @@ them. Without certificates a server listens on loopback addresses only. --insecu
 every machine that can reach the port then controls the server.)";
 
 struct ServerFlags {
-  std::string job, task, cluster, devices, checkpoint_root, certs, bind, log_level = "info";
+  std::string job, task, cluster, devices, checkpoint_root, data_root, certs, bind,
+      log_level = "info";
   int threads = 0;
   uint64_t memory_limit = 0;
   bool exit_with_job = false, insecure = false;
@@ -84,6 +85,7 @@ int serve(const ServerFlags& options) {
   ServerOptions server_options{.threads = options.threads,
                                .memory_limit = options.memory_limit,
                                .checkpoint_root = options.checkpoint_root,
+                               .data_root = options.data_root,
                                .certs = options.certs,
                                .insecure = options.insecure,
                                .bind_host = options.bind,
@@ -123,6 +125,11 @@ void add_server_command(CLI::App& app, Invocation& invocation) {
       ->add_option("--checkpoint-root", options->checkpoint_root,
                    "Folder inside which programs may let the server write and read checkpoints; "
                    "default: the working directory")
+      ->type_name("DIR");
+  command
+      ->add_option("--data-root", options->data_root,
+                   "Folder inside which programs may let the server read the files of datasets; "
+                   "default: it reads none")
       ->type_name("DIR");
   command->add_flag("--exit-with-job", options->exit_with_job, "End when the chief ends the job");
   command

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/command.h"
+#include "cli/input.h"
 #include "cli/variables.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
@@ -26,6 +27,7 @@ Examples:
   trireme status --target 127.0.0.1:2222             the one server at an address
   trireme launch --workers 3 --ps 2 -- trireme status
   trireme status --variables                         which variables each task holds
+  trireme status --input                             whether training waits for its input
   trireme status --json | jq '.tasks[] | select(.up | not)'
 
 Without --cluster and --target the cluster is read from TF_CONFIG, or from torchrun's or Slurm's
@@ -36,7 +38,7 @@ struct StatusFlags {
   double timeout = 5;
   std::optional<double> wait;
   bool json = false;
-  bool variables = false;
+  bool variables = false, input = false;
   double interval = 1;
 };
 
@@ -190,6 +192,12 @@ int show(const StatusFlags& options) {
     }
     show_variables(servers, client_credentials(options.certs), limit,
                    seconds_of("--interval", options.interval), options.json);
+  } else if (options.input) {
+    TaskCounters tasks;
+    for (const Row& row : rows) {
+      if (row.answer.ok()) tasks.emplace_back(row.task, row.answer->counters);
+    }
+    show_input(tasks, options.json);
   } else {
     options.json ? print_json(rows) : print_table(rows, limit);
   }
@@ -220,6 +228,8 @@ void add_status_command(CLI::App& app, Invocation& invocation) {
                     "Print JSON for programs: pids, hosts, counters, whole errors");
   command->add_flag("--variables", options->variables,
                     "Show the variables of each task: their bytes, reads and updates per second");
+  command->add_flag("--input", options->input,
+                    "Show the pipelines that tasks read data with, and where their time goes");
   command
       ->add_option("--interval", options->interval,
                    "Seconds over which --variables counts reads and updates")

@@ -58,6 +58,24 @@ target_include_directories(trireme_torch BEFORE INTERFACE ${shadow_includes})
 target_include_directories(trireme_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
 target_link_libraries(trireme_torch INTERFACE ${TORCH_LIBRARIES})
 
+# Arrow, which reads Parquet files, comes from the wheel of pyarrow in .venv: its headers, and its libraries, whose names end
+# with their version.
+option(TRIREME_WITH_PARQUET "Read Parquet files, if tools/setup has installed Arrow into .venv" ON)
+file(GLOB venv_arrow ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/pyarrow)
+if(TRIREME_WITH_PARQUET AND EXISTS "${venv_arrow}/include/parquet/arrow/reader.h")
+  add_library(trireme_arrow INTERFACE)
+  foreach(library parquet arrow)
+    file(GLOB file ${venv_arrow}/lib${library}.so.*)
+    add_library(trireme_arrow_${library} SHARED IMPORTED)
+    set_target_properties(trireme_arrow_${library} PROPERTIES IMPORTED_LOCATION ${file})
+    target_link_libraries(trireme_arrow INTERFACE trireme_arrow_${library})
+  endforeach()
+  target_include_directories(trireme_arrow SYSTEM INTERFACE ${venv_arrow}/include)
+  message(STATUS "Parquet files are read with Arrow from ${venv_arrow}")
+else()
+  message(STATUS "Parquet files cannot be read: tools/setup installs Arrow, and -DTRIREME_WITH_PARQUET=ON uses it")
+endif()
+
 add_library(trireme_flags INTERFACE)
 target_compile_options(trireme_flags INTERFACE -Wall -Wextra -Werror=return-type -Wno-unused-parameter
                        -Wno-missing-field-initializers)

@@ -15,6 +15,25 @@
 
 namespace tr = trireme;
 
+// Returns the batches of one worker, which has ships of its own. The worker turns the words of
+// their cargo into numbers.
+tr::Dataset own_ships(const tr::InputContext& context) {
+  std::vector<std::string> cargo;
+  std::vector<float> of_war;
+  for (const Ship& ship : ships(200, context.input_pipeline_id)) {
+    cargo.insert(cargo.end(), ship.cargo.begin(), ship.cargo.end());
+    of_war.push_back(ship.of_war);
+  }
+  const torch::Tensor text = tr::text_tensor(cargo, kCargoBytes).view({-1, 3, kCargoBytes});
+  return tr::Dataset::from_tensors({text, torch::tensor(of_war)})
+      .shuffle(200)
+      .repeat()
+      .batch(32)
+      .map([lookup = vocabulary()](const torch::Tensor& words, const torch::Tensor& labels) {
+        return std::make_pair(lookup(words), labels);
+      });
+}
+
 int main(int argc, char** argv) try {
   const tr::Flags flags(argc, argv);
   const tr::Cluster me = tr::resolve(flags);
@@ -27,7 +46,7 @@ int main(int argc, char** argv) try {
     std::cerr << "This process has no cluster; give --cluster FILE, or set TF_CONFIG.\n";
     return 2;
   }
-  train(me, flags.certs());
+  train(me, own_ships, flags.certs());
   tr::end_job(me.spec, {.certs = flags.certs()});
   return 0;
 } catch (const tr::Error& error) {

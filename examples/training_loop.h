@@ -5,49 +5,36 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <map>
+#include <functional>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 // A custom training loop: a net learns from the cargo of ships which of them are warships.
 
-// Maps strings to numbers, and strings that are not in the vocabulary to 0.
-class Vocabulary {
- public:
-  explicit Vocabulary(const std::vector<std::string>& words) {
-    for (const std::string& word : words) numbers_.emplace(word, numbers_.size() + 1);
-  }
-  int64_t operator()(const std::string& word) const {
-    const auto found = numbers_.find(word);
-    return found == numbers_.end() ? 0 : found->second;
-  }
-  int64_t size() const { return static_cast<int64_t>(numbers_.size()) + 1; }
-
- private:
-  std::map<std::string, int64_t> numbers_;
-};
-
 inline const std::vector<std::string> kCargo = {"ram",     "oar",   "sail",  "anchor",
                                                 "amphora", "grain", "rudder"};
+constexpr int64_t kCargoBytes = 8;  // longest word
 
-// Returns the cargo of random ships, three things each, and 1 for each warship. A ship with a ram
-// is a warship.
-inline std::pair<torch::Tensor, torch::Tensor> ships(int64_t count, unsigned seed) {
-  const Vocabulary vocabulary(kCargo);
+struct Ship {
+  std::vector<std::string> cargo;  // three things
+  bool of_war = false;             // true if it has a ram
+};
+
+// Returns random ships.
+inline std::vector<Ship> ships(int count, unsigned seed) {
   std::mt19937 random(seed);
-  torch::Tensor cargo = torch::zeros({count, 3}, torch::kInt64);
-  torch::Tensor of_war = torch::zeros({count});
-  for (int64_t ship = 0; ship < count; ++ship) {
-    std::vector<std::string> things;
-    std::sample(kCargo.begin(), kCargo.end(), std::back_inserter(things), 3, random);
-    for (int64_t i = 0; i < 3; ++i) cargo.index_put_({ship, i}, vocabulary(things[i]));
-    if (std::find(things.begin(), things.end(), "ram") != things.end()) {
-      of_war.index_put_({ship}, 1.0);
-    }
+  std::vector<Ship> all(count);
+  for (Ship& ship : all) {
+    std::sample(kCargo.begin(), kCargo.end(), std::back_inserter(ship.cargo), 3, random);
+    ship.of_war = std::find(ship.cargo.begin(), ship.cargo.end(), "ram") != ship.cargo.end();
   }
-  return {cargo, of_war};
+  return all;
+}
+
+// Returns the numbers of the words of kCargo, and 0 for other words.
+inline trireme::StringLookup vocabulary() {
+  return trireme::StringLookup(kCargo, {.bytes = kCargoBytes});
 }
 
 struct ShipNetImpl : torch::nn::Module {
@@ -58,12 +45,16 @@ struct ShipNetImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& cargo) {
     return out->forward(things->forward(cargo).mean(1)).squeeze(1);
   }
-  torch::nn::Embedding things{Vocabulary(kCargo).size(), 8};
+  torch::nn::Embedding things{vocabulary().size(), 8};
   torch::nn::Linear out{8, 1};
 };
 TORCH_MODULE(ShipNet);
 
-inline void train(const trireme::Cluster& cluster, const std::string& certs = "") {
+// Trains on the datasets of the workers. Their elements are batches: the numbers of the cargo, and
+// 1 for each warship.
+inline void train(const trireme::Cluster& cluster,
+                  const std::function<trireme::Dataset(const trireme::InputContext&)>& dataset,
+                  const std::string& certs = "") {
   namespace tr = trireme;
   torch::manual_seed(1);
   tr::ParameterServerStrategy strategy(
@@ -74,11 +65,7 @@ inline void train(const trireme::Cluster& cluster, const std::string& certs = ""
   tr::RmsProp optimizer(net, {.lr = 0.1, .alpha = 0.9});
   tr::Variable right("right", torch::zeros({})), seen("seen", torch::zeros({}));
 
-  // Each worker has its own ships.
-  auto data = coordinator.create_per_worker_dataset([](const tr::InputContext& context) {
-    auto [cargo, of_war] = ships(200, context.input_pipeline_id);
-    return tr::Dataset::from_tensors({cargo, of_war}).shuffle(200).repeat().batch(32);
-  });
+  auto data = coordinator.create_per_worker_dataset(dataset);
   auto step = tr::function("train", [&](tr::Iterator& batches) {
     auto [cargo, of_war] = batches.next<2>();
     torch::Tensor logits = net->forward(cargo);

@@ -1,5 +1,5 @@
 // The flags of `trireme server` do what its help says: where a real server listens, how much memory
-// its variables may take, and when it exits.
+// its variables may take, which files it reads, and when it exits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,10 +7,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/integration/commands.h"
+#include "trireme/coordinator/cluster_coordinator.h"
+#include "trireme/data/dataset.h"
+#include "trireme/data/text.h"
 #include "trireme/ps/ps_client.h"
 #include "trireme/rpc/channel.h"
 #include "trireme/rpc/port_reservation.h"
+#include "trireme/rpc/temporary_folder.h"
 #include "trireme/runtime/server_service.h"
+#include "trireme/strategy/parameter_server_strategy.h"
+#include "trireme/testing/error_of.h"
 
 namespace trireme {
 namespace {
@@ -114,6 +120,43 @@ TEST_F(ServerFlagsTest, WithoutExitWithJobServesTheNextJob) {
   EXPECT_FALSE(end_the_job());
   EXPECT_EQ(run_trireme({"status", "--target", port_.address()}).status.code, 0);
   EXPECT_TRUE(server_->process().is_running());
+}
+
+// Returns the first line of a file as a worker of the cluster reads it.
+std::string line_on_worker(const ProcessCluster& cluster, const std::string& file) {
+  const ParameterServerStrategy strategy{Cluster(cluster.spec())};
+  ClusterCoordinator coordinator(strategy);
+  const auto lines = coordinator.create_per_worker_dataset(Dataset::text_lines(file));
+  auto read = function("read", [](Iterator& iterator) { return iterator.next().clone(); });
+  const RemoteValue line = coordinator.schedule(read, lines.iterator());
+  coordinator.join();
+  return text_of(coordinator.fetch(line));
+}
+
+TEST(DataRootFlag, LetsWorkersReadFilesInsideOfTheFolder) {
+  const TemporaryFolder folder, other;
+  folder.write("ships.txt", "trireme\n");
+  other.write("secret.txt", "secret\n");
+  std::filesystem::create_symlink(other.path() + "/secret.txt", folder.path() + "/link.txt");
+  const ProcessCluster cluster({{.workers = 1, .ps = 1}, {"--data-root", folder.path()}});
+  EXPECT_EQ(line_on_worker(cluster, folder.path() + "/ships.txt"), "trireme");
+  EXPECT_EQ(line_on_worker(cluster, "ships.txt"), "trireme") << "relative to the data root";
+  for (const std::string& name : {other.path() + "/secret.txt", folder.path() + "/link.txt"}) {
+    const Error error = error_of([&] { line_on_worker(cluster, name); });
+    EXPECT_EQ(error.code(), ErrorCode::kPermissionDenied) << error.what();
+    EXPECT_EQ(error.origin().task, "/job:worker/task:0");
+    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr(name), HasSubstr(folder.path()),
+                                             HasSubstr("--data-root")));
+  }
+}
+
+TEST(DataRootFlag, WithoutItWorkersReadNoFiles) {
+  const TemporaryFolder folder;
+  folder.write("ships.txt", "trireme\n");
+  const ProcessCluster cluster({{.workers = 1, .ps = 1}});
+  const Error error = error_of([&] { line_on_worker(cluster, folder.path() + "/ships.txt"); });
+  EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("start it with --data-root DIR"));
 }
 
 }  // namespace

@@ -33,9 +33,10 @@ struct Draw {
   // Id of the source on the worker from which the elements are to be drawn; 0 if the inputs already
   // hold them.
   uint64_t resource = 0;
-  size_t elements = 0;     // number of elements
-  size_t tensors = 0;      // number of tensors in one element
-  size_t first_input = 0;  // index of the first of the elements * tensors inputs
+  size_t elements = 0;       // number of elements
+  size_t tensors = 0;        // number of tensors in one element
+  size_t first_input = 0;    // index of the first of the elements * tensors inputs
+  bool accepts_end = false;  // true if the function accepts that there are no more elements
 };
 
 // One call of a captured function, ready to run in any process.

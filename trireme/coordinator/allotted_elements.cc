@@ -1,50 +1,147 @@
 #include "trireme/coordinator/allotted_elements.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
-#include "trireme/coordinator/worker_resource.h"
+#include "trireme/coordinator/element_account.h"
+#include "trireme/data/ranges.h"
 
 namespace trireme::internal {
+namespace {
 
-void allot_elements(Closure& closure, int worker) {
-  std::vector<AllottedElements> before = std::exchange(closure.allotted, {});
-  for (size_t i = 0; i < closure.resources.size(); ++i) {
-    WorkerResource& resource = *closure.resources[i];
-    const uint64_t count = closure.current->draws[i] * closure.repeat;
-    if (i >= before.size() || !resource.can_keep(before[i])) {
-      closure.allotted.push_back(resource.allot(worker, count));
+// Removes the elements after the first `count`, and returns them.
+AllottedElements split_off(AllottedElements& elements, uint64_t count) {
+  AllottedElements rest{.worker = elements.worker, .edition = elements.edition};
+  std::vector<NumberSpan> kept;
+  for (const NumberSpan& span : elements.numbers) {
+    const uint64_t keep = std::min(span.count, count);
+    count -= keep;
+    if (keep > 0) kept.push_back({span.first, keep});
+    if (keep < span.count) rest.numbers.push_back({span.first + keep, span.count - keep});
+  }
+  elements.numbers = std::move(kept);
+  return rest;
+}
+
+void append(AllottedElements& elements, const AllottedElements& more) {
+  elements.worker = more.worker;
+  elements.edition = more.edition;
+  for (const NumberSpan& span : more.numbers) {
+    if (!elements.numbers.empty() &&
+        elements.numbers.back().first + elements.numbers.back().count == span.first) {
+      elements.numbers.back().count += span.count;
+    } else {
+      elements.numbers.push_back(span);
+    }
+  }
+}
+
+// Returns all elements but those of the first `runs` runs.
+void return_after(Closure& closure, uint32_t runs) {
+  for (size_t i = 0; i < closure.allotted.size(); ++i) {
+    const uint64_t keep = closure.current->draws[i] * runs;
+    closure.accounts[i]->put_back(split_off(closure.allotted[i], keep));
+  }
+}
+
+// Keeps the elements of earlier attempts that can be drawn again. Returns true if the closure has
+// been allotted all that are left, and keeps them.
+bool keep_elements(Closure& closure) {
+  closure.allotted.resize(closure.accounts.size());
+  const auto is_end = [](NumberSpan span) { return span.first == kNoElement; };
+  bool keeps_all = true, has_end = false;
+  for (size_t i = 0; i < closure.allotted.size(); ++i) {
+    AllottedElements& elements = closure.allotted[i];
+    if (!closure.accounts[i]->can_keep(elements)) {
+      elements = {};
+      keeps_all = false;
+    }
+    has_end = has_end || std::ranges::any_of(elements.numbers, is_end);
+  }
+  if (keeps_all && has_end) return true;
+  for (AllottedElements& elements : closure.allotted) std::erase_if(elements.numbers, is_end);
+  return false;
+}
+
+// Allots elements to one closure. If there are fewer than it needs for all its runs, it gets those
+// for fewer runs, and then the end of the data. The same is done if it would have to wait, but may
+// have pushed updates for the elements that it has, which it must not return.
+Allotment::Outcome allot(Closure& closure, int worker, size_t& draw, uint64_t& changes) {
+  if (keep_elements(closure)) return Allotment::Outcome::kReady;
+  uint32_t runs = closure.repeat;
+  for (draw = 0; draw < closure.accounts.size();) {
+    ElementAccount& account = *closure.accounts[draw];
+    AllottedElements& elements = closure.allotted[draw];
+    const uint64_t each = closure.current->draws[draw];
+    const uint64_t wanted = each * (account.is_shared() ? runs : closure.repeat);
+    const uint64_t kept = elements.count();
+    if (elements.edition != 0 && kept >= wanted) {
+      account.put_back(split_off(elements, wanted));
+      ++draw;
       continue;
     }
-    // The function was captured again and draws another number of elements.
-    AllottedElements kept = std::move(before[i]);
-    if (kept.count() != count) {
-      resource.put_back(kept);
-      kept = resource.allot(kept.worker, count);
+    // All elements must be those of one iterator.
+    const bool is_bound = kept > 0 && !account.is_shared();
+    const Allotment more = account.allot(is_bound ? elements.worker : worker, wanted - kept);
+    if (more.outcome == Allotment::Outcome::kReady) {
+      append(elements, more.elements);
+      ++draw;
+      continue;
     }
-    closure.allotted.push_back(std::move(kept));
+    changes = more.changes;
+    const bool waits = more.outcome == Allotment::Outcome::kLater;
+    const uint64_t possible = (waits ? kept : kept + more.left) / each;
+    if (possible <= closure.runs_done || (waits && !closure.may_have_pushed)) return more.outcome;
+    runs = static_cast<uint32_t>(possible);
+    draw = 0;
   }
+  for (size_t i = 0; runs < closure.repeat && i < closure.accounts.size(); ++i) {
+    if (closure.accounts[i]->is_shared()) closure.allotted[i].numbers.push_back({kNoElement, 1});
+  }
+  return Allotment::Outcome::kReady;
+}
+
+}  // namespace
+
+AllottedClosures allot_elements(std::vector<ClosurePtr> closures, int worker,
+                                const Requeue& requeue) {
+  AllottedClosures result;
+  for (ClosurePtr& closure : closures) {
+    size_t draw = 0;
+    uint64_t changes = 0;
+    const Allotment::Outcome outcome = allot(*closure, worker, draw, changes);
+    if (outcome == Allotment::Outcome::kReady) {
+      result.ready.push_back(std::move(closure));
+      continue;
+    }
+    // Closures that wait for each other's elements must not keep theirs.
+    return_after(*closure, closure->runs_done);
+    if (outcome == Allotment::Outcome::kEnded) {
+      result.ended.push_back({std::move(closure), draw});
+      continue;
+    }
+    closure->accounts[draw]->on_change(changes, [requeue, closure] { requeue(closure); });
+    result.waiting.push_back(std::move(closure));
+  }
+  return result;
 }
 
 void use_elements(Closure& closure) {
   for (size_t i = 0; i < closure.allotted.size(); ++i) {
-    closure.resources[i]->note_used(closure.allotted[i]);
+    closure.accounts[i]->note_used(closure.allotted[i]);
   }
   closure.allotted.clear();
 }
 
 void return_elements(Closure& closure) {
   for (size_t i = 0; i < closure.allotted.size(); ++i) {
-    closure.resources[i]->put_back(closure.allotted[i]);
+    closure.accounts[i]->put_back(closure.allotted[i]);
   }
   closure.allotted.clear();
-}
-
-void settle_elements(Closure& closure, const absl::Status& result) {
-  const bool ended = !result.ok() && error_code(result) == ErrorCode::kEndOfData;
-  ended ? return_elements(closure) : use_elements(closure);
 }
 
 void return_elements_of_unsent(const std::vector<ClosurePtr>& closures) {
@@ -53,12 +150,40 @@ void return_elements_of_unsent(const std::vector<ClosurePtr>& closures) {
   }
 }
 
+bool settle_end(Closure& closure, const DataEnd& end) {
+  if (end.draw >= closure.allotted.size()) return false;
+  closure.runs_done = std::max(closure.runs_done, std::min(end.runs, closure.repeat));
+  const bool again =
+      closure.accounts[end.draw]->note_end(closure.allotted[end.draw], end.number, end.is_beyond);
+  return_after(closure, closure.runs_done);
+  for (size_t i = 0; i < closure.allotted.size(); ++i) {
+    closure.accounts[i]->note_used(closure.allotted[i]);
+  }
+  return again;
+}
+
+ClosureResult result_at_end(Closure& closure, size_t draw, const absl::Status& error) {
+  const std::vector<bool>& accepted = closure.current->accepts_end;
+  if (draw >= accepted.size() || !accepted[draw]) return error;
+  closure.has_value = false;
+  return std::vector<at::Tensor>();
+}
+
+absl::Status no_more_elements(const Closure& closure, size_t draw) {
+  return make_status(
+      ErrorCode::kEndOfData,
+      absl::StrCat("there are no more elements in ", closure.accounts[draw]->describe(),
+                   "; set the number of epochs in its options, or draw with next_optional()"),
+      {"", absl::StrCat("function '", closure.function->name, "'")});
+}
+
 // The updates of a closure that was cancelled while it ran may have been applied, so its elements
 // are not used again.
 void Closure::release() {
   may_have_pushed ? use_elements(*this) : return_elements(*this);
   tensors.clear();
   resources.clear();
+  accounts.clear();
   capture_again = nullptr;
 }
 

@@ -3,12 +3,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "trireme/base/error.h"
-#include "trireme/data/element_reader.h"
+#include "trireme/coordinator/resource_reader.h"
 #include "trireme/data/used_numbers.h"
 #include "trireme/function/draws.h"
 
@@ -18,7 +19,13 @@ namespace trireme::internal {
 // run draws on one thread at a time.
 class AllottedSource final : public ElementSource {
  public:
-  AllottedSource(std::shared_ptr<ElementReader> reader, std::vector<NumberSpan> numbers)
+  // An element that does not exist.
+  struct End {
+    uint64_t number = 0;
+    bool is_beyond = false;  // True if its whole range does not exist.
+  };
+
+  AllottedSource(std::shared_ptr<ResourceReader> reader, std::vector<NumberSpan> numbers)
       : reader_(std::move(reader)), numbers_(std::move(numbers)) {}
 
   NumberedElement draw() override {
@@ -32,10 +39,18 @@ class AllottedSource final : public ElementSource {
                   {"", name()});
     }
     const uint64_t number = numbers_[span_].first + offset_;
-    NumberedElement drawn{reader_->take(number), number};
-    ++offset_;
-    return drawn;
+    try {
+      NumberedElement drawn{reader_->take(number), number};
+      ++offset_;
+      return drawn;
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kEndOfData) end_ = {number, reader_->is_beyond(number)};
+      throw;
+    }
   }
+
+  // Returns the element that draw() did not find, if there was one.
+  const std::optional<End>& end() const { return end_; }
 
   // Elements are put back in the opposite order in which they were drawn.
   void put_back(NumberedElement element) override {
@@ -47,10 +62,13 @@ class AllottedSource final : public ElementSource {
   std::string name() const override { return reader_->name(); }
 
  private:
-  const std::shared_ptr<ElementReader> reader_;
+  const std::shared_ptr<ResourceReader> reader_;
   const std::vector<NumberSpan> numbers_;
   size_t span_ = 0;      // Span of the next element.
   uint64_t offset_ = 0;  // Place of the next element in it.
+  std::optional<End> end_;
 };
+
+using AllottedSources = std::vector<std::shared_ptr<AllottedSource>>;
 
 }  // namespace trireme::internal

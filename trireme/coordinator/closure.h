@@ -39,6 +39,7 @@ namespace trireme::internal {
 // Maximum number of times that one closure may run its function.
 inline constexpr uint32_t kMostRepetitions = 1 << 20;
 
+class ElementAccount;
 class WorkerResource;
 struct ClosureFunction;
 
@@ -70,6 +71,8 @@ struct ClosureFunction {
   std::vector<uint32_t> own;
   uint64_t answer_bytes = 0;    // Estimated size of the results.
   std::vector<uint64_t> draws;  // Number of elements that one run draws from each resource.
+  // For each draw, true if the function accepts the end of the data: it uses next_optional().
+  std::vector<bool> accepts_end;
 
   // Estimated time for which one run keeps a worker busy. The initial value is the duration of a
   // whole batch, so that the first closures are sent alone.
@@ -92,7 +95,10 @@ struct Closure {
   std::shared_ptr<const ClosureFunction> current;
   // Inputs that no worker draws, then the values of the variables in `function->own`.
   std::vector<at::Tensor> tensors;
-  std::vector<std::shared_ptr<WorkerResource>> resources;  // One for each draw of the function.
+  // One for each draw of the function: its resource, and the account of it from which the closure
+  // draws.
+  std::vector<std::shared_ptr<WorkerResource>> resources;
+  std::vector<std::shared_ptr<ElementAccount>> accounts;
   // Elements of each draw. Empty before the closure is first sent to a worker, and once its
   // elements were used or returned (allotted_elements.h).
   std::vector<AllottedElements> allotted;
@@ -102,6 +108,12 @@ struct Closure {
   uint32_t repeat = 1;  // Number of times that a worker runs it.
   std::optional<Time> deadline;
   uint64_t sequence = 0;  // First of `repeat` sequence numbers. Set by the queue.
+  // Number of runs that were completed when the closure found the end of a range. They keep their
+  // elements.
+  uint32_t runs_done = 0;
+  // False if the function accepts the end of the data and the closure found it. Set before the
+  // closure is decided.
+  bool has_value = true;
   // Sets `current` to a function for elements that a worker has drawn. Captures that function if
   // necessary, so it must be called on a thread of the user.
   std::function<void(const DrawnShapes&)> capture_again;

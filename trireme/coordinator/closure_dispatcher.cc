@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/logging.h"
 #include "trireme/base/status.h"
-#include "trireme/coordinator/allotted_elements.h"
+#include "trireme/coordinator/closure_results.h"
 #include "trireme/coordinator/closure_service.h"
 #include "trireme/coordinator/element_shapes.h"
 #include "trireme/coordinator/user_code.h"
@@ -31,6 +31,7 @@
 //   - a parameter server did not answer the worker, or rejected its push: requeued after a check of
 //     that server;
 //   - elements of new shapes: kept in flight until the user's thread has captured the function;
+//   - the end of a range of a shared dataset: requeued, to be sent with other elements;
 //   - the whole call failed: requeued if the worker is lost or may accept it later, else failed.
 // Counters in the closure limit retries after refusals and captures. The others are not limited:
 // the job goes on as long as its parameter servers answer the coordinator.
@@ -134,6 +135,7 @@ void ClosureDispatcher::on_lost(const ConnectionLoss& loss) {
   }
   context_->stragglers->forget(worker_);
   context_->queue->remove_worker(worker_);
+  context_->resources->release_worker(worker_);
   requeue(closures);
 }
 
@@ -170,6 +172,7 @@ bool ClosureDispatcher::dispatch() {
   for (;;) {
     Order order;
     std::vector<ClosurePtr> cancelled;
+    AllottedClosures allotted;
     {
       MutexLock lock(mutex_);
       if (!connection_in_use_ || supplying_) return took;
@@ -192,7 +195,13 @@ bool ClosureDispatcher::dispatch() {
       if (context_->queue->is_given_up(next_)) {
         cancelled = std::exchange(next_, {});
       } else {
-        for (const ClosurePtr& closure : next_) allot_elements(*closure, worker_);
+        allotted = allot_elements(std::exchange(next_, {}), worker_,
+                                  [queue = context_->queue](const ClosurePtr& closure) {
+                                    queue->put_back_unpushed({closure});
+                                  });
+        next_ = std::move(allotted.ready);
+      }
+      if (!next_.empty()) {
         order.missing = inventory_.first_missing(next_);
         supplying_ = !order.missing.empty();
         if (!supplying_) {
@@ -208,16 +217,27 @@ bool ClosureDispatcher::dispatch() {
       }
     }
     // Outside of the lock, because a call that cannot be made runs its callback in place.
-    if (!cancelled.empty()) {
-      requeue({.unsent = std::move(cancelled)});
-      continue;
-    }
+    requeue({.unsent = std::move(cancelled)});
+    finish_ended(allotted);
+    if (!order.has_call()) continue;
     connection_->watch();
     if (order.batch == 0) {
       supply(order);
       return took;
     }
     send(std::move(order));
+  }
+}
+
+void ClosureDispatcher::finish_ended(const AllottedClosures& allotted) {
+  std::vector<ClosureQueue::Finished> finished;
+  for (const auto& [closure, draw] : allotted.ended) {
+    finished.push_back({closure, result_at_end(*closure, draw, no_more_elements(*closure, draw))});
+  }
+  if (!finished.empty()) finish(std::move(finished));
+  // An error may have cancelled all closures before these began to wait.
+  if (!allotted.waiting.empty() && context_->queue->is_given_up(allotted.waiting)) {
+    context_->resources->notify();
   }
 }
 
@@ -240,7 +260,7 @@ void ClosureDispatcher::supply(const Order& order) {
     MutexLock lock(mutex_);
     request.dropped = inventory_.drop_unused_resources(*context_->resources);
   }
-  absl::StatusOr<Message> message = create_request(request, *order.missing.resource);
+  absl::StatusOr<Message> message = create_request(request, *order.missing.account);
   if (!message.ok()) return supplied(with_origin(message.status(), {channel_->task(), ""}));
   channel_->call(kCreateResource, *std::move(message), order.options, supplied);
 }
@@ -322,41 +342,21 @@ void ClosureDispatcher::on_answer(ConnectionId connection, uint64_t batch,
 void ClosureDispatcher::on_results(ConnectionId connection, std::vector<ClosurePtr> closures,
                                    const RunClosuresResponse& answer,
                                    const std::vector<at::Tensor>& tensors) {
-  std::vector<ClosureQueue::Finished> finished;
-  std::vector<ClosurePtr> requeued, unpushed;
-  std::vector<ClosurePtr> without_server;
-  absl::Status server_error;
-  TensorReader reader(tensors);
-  for (int i = 0; i < answer.results_size(); ++i) {
-    ClosurePtr& closure = closures[i];
-    if (!answer.results(i).drawn().empty()) {
-      on_drawn(connection, std::move(closure), answer.results(i));
-      continue;
-    }
-    ClosureResult result = result_of(answer.results(i), reader);
-    if (!result.ok() && context_->servers->is_server_failure(result.status())) {
-      // A server that cannot be reached counts more than one that rejected a push.
-      if (server_error.ok() || context_->servers->is_rejection(server_error)) {
-        server_error = result.status();
-      }
-      without_server.push_back(std::move(closure));
-    } else if (!result.ok() && error_code(result.status()) == ErrorCode::kCancelled) {
-      // The worker stops, or the queue cancels it or is being paused.
-      (answer.results(i).nothing_pushed() ? unpushed : requeued).push_back(std::move(closure));
-    } else {
-      settle_elements(*closure, result.status());
-      finished.push_back({std::move(closure), std::move(result)});
-    }
+  ClosureResults sorted = sort_results(std::move(closures), answer, tensors, *context_->servers);
+  for (auto& [closure, response] : sorted.drawn) {
+    on_drawn(connection, std::move(closure), *response);
   }
-  if (!finished.empty()) {
+  if (!sorted.finished.empty()) {
     connection_->note_progress();
-    closures_done_.fetch_add(finished.size(), std::memory_order_relaxed);
+    closures_done_.fetch_add(sorted.finished.size(), std::memory_order_relaxed);
     MutexLock lock(mutex_);
     backoff_.reset();
   }
-  finish(std::move(finished));
-  requeue({.sent = std::move(requeued), .unsent = std::move(unpushed)});
-  if (!without_server.empty()) after_server_failure(server_error, std::move(without_server));
+  finish(std::move(sorted.finished));
+  requeue({.sent = std::move(sorted.pushed), .unsent = std::move(sorted.unpushed)});
+  if (!sorted.without_server.empty()) {
+    after_server_failure(sorted.server_error, std::move(sorted.without_server));
+  }
 }
 
 void ClosureDispatcher::on_drawn(ConnectionId connection, ClosurePtr closure,

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "trireme/base/mutex.h"
+#include "trireme/coordinator/allotted_elements.h"
 #include "trireme/coordinator/closure_queue.h"
 #include "trireme/coordinator/closure_requests.h"
 #include "trireme/coordinator/closure_taker.h"
@@ -62,6 +63,8 @@ class ClosureDispatcher final : public ClosureTaker,
     uint64_t batch = 0;  // Number of the batch, or 0 to supply `missing`.
     RunRequest run;      // Request that runs the batch.
     CallOptions options;
+
+    bool has_call() const { return batch != 0 || !missing.empty(); }
   };
   struct Batch {
     std::vector<ClosurePtr> closures;
@@ -80,6 +83,9 @@ class ClosureDispatcher final : public ClosureTaker,
   // Sends batches until the worker has as many as it may have or the queue is empty. Returns true
   // if it took closures from the queue.
   bool dispatch();
+  // Finishes the closures for which there are no more elements, and lets the queue cancel those
+  // that wait for some if an error is pending.
+  void finish_ended(const AllottedClosures& allotted);
   // Registers the function or creates the resource that `order` names.
   void supply(const Order& order);
   void on_supplied(const Order& order, const Response& response);

@@ -7,7 +7,9 @@
 #include "trireme/base/status.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/coordinator/closures.pb.h"
+#include "trireme/coordinator/element_account.h"
 #include "trireme/coordinator/element_shapes.h"
+#include "trireme/coordinator/worker_resource.h"
 #include "trireme/graph/graph_file.h"
 #include "trireme/placement/cutter.h"
 
@@ -92,6 +94,7 @@ ClosurePtr ClosureFunctions::closure_of(const FunctionStep& step, const StandIns
     add_until(draw.first_input);
     input += draw.elements * draw.tensors;
     closure->resources.push_back(stand_ins.resources().at(draw.resource));
+    closure->accounts.push_back(closure->resources.back()->account());
   }
   add_until(step.inputs.size());
   for (uint32_t i : closure->function->own) {
@@ -130,8 +133,12 @@ void ClosureFunctions::set_variant(Closure& closure, const FunctionStep& step,
   }
   closure.shape = step.shape;
   closure.resources.clear();
+  const auto accounts = std::exchange(closure.accounts, {});
   for (const WorkerDraw& draw : draws) {
     closure.resources.push_back(stand_ins.resources().at(draw.resource));
+    const auto known = std::ranges::find(accounts, draw.resource, &ElementAccount::resource);
+    closure.accounts.push_back(known != accounts.end() ? *known
+                                                       : closure.resources.back()->account());
   }
 }
 
@@ -167,11 +174,13 @@ std::vector<ClosureFunctions::WorkerDraw> ClosureFunctions::draws_of(const Funct
   for (const StandIns::Tensor& tensor : stand_ins.tensors()) {
     const auto found = std::ranges::find_if(
         step.inputs, [&](const at::Tensor& input) { return input.is_same(tensor.stand_in); });
-    draws.push_back({tensor.resource, static_cast<size_t>(found - step.inputs.begin()), 1, 1});
+    draws.push_back(
+        {tensor.resource, static_cast<size_t>(found - step.inputs.begin()), 1, 1, false});
   }
   for (const Draw& draw : step.draws) {
     if (draw.resource == 0 || draw.elements == 0) continue;
-    draws.push_back({draw.resource, draw.first_input, draw.elements, draw.tensors});
+    draws.push_back(
+        {draw.resource, draw.first_input, draw.elements, draw.tensors, draw.accepts_end});
   }
   std::ranges::sort(draws, {}, &WorkerDraw::first_input);
   return draws;
@@ -181,7 +190,8 @@ std::shared_ptr<const ClosureFunction> ClosureFunctions::function_of(
     const FunctionStep& step, const std::vector<WorkerDraw>& draws) {
   std::vector<size_t> drawn;
   for (const WorkerDraw& draw : draws) {
-    drawn.insert(drawn.end(), {draw.first_input, draw.elements, draw.tensors});
+    drawn.insert(drawn.end(),
+                 {draw.first_input, draw.elements, draw.tensors, draw.accepts_end ? 1u : 0u});
   }
   const Key key{step.plan, std::move(drawn)};
   MutexLock lock(mutex_);
@@ -190,8 +200,10 @@ std::shared_ptr<const ClosureFunction> ClosureFunctions::function_of(
   RegisterFunctionRequest request = describe(step, *made);
   for (const WorkerDraw& draw : draws) {
     made->draws.push_back(draw.elements);
+    made->accepts_end.push_back(draw.accepts_end);
     FunctionDraw* added = request.add_draws();
     added->set_first_input(static_cast<uint32_t>(draw.first_input));
+    added->set_accepts_end(draw.accepts_end);
     auto next = step.inputs.begin() + static_cast<ptrdiff_t>(draw.first_input);
     for (size_t i = 0; i < draw.elements; ++i, next += static_cast<ptrdiff_t>(draw.tensors)) {
       set_shape({next, next + static_cast<ptrdiff_t>(draw.tensors)}, *added->add_elements());

@@ -62,7 +62,8 @@ class ClosureFunctions {
     uint64_t resource;
     size_t first_input;
     size_t elements;
-    size_t tensors;  // Number of tensors of an element.
+    size_t tensors;    // Number of tensors of an element.
+    bool accepts_end;  // True if the function accepts the end of the data.
   };
   // Returns the draws of a step, ordered by their first input.
   static std::vector<WorkerDraw> draws_of(const FunctionStep& step, const StandIns& stand_ins);

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
-#include "trireme/coordinator/allotted_source.h"
 #include "trireme/coordinator/closure_run.h"
 
 namespace trireme::internal {
@@ -53,7 +52,7 @@ void ClosureHost::drop_function(uint32_t id) {
   functions_.erase(id);
 }
 
-absl::Status ClosureHost::add_resource(uint64_t id, std::shared_ptr<ElementReader> reader) {
+absl::Status ClosureHost::add_resource(uint64_t id, std::shared_ptr<ResourceReader> reader) {
   MutexLock lock(mutex_);
   if (resources_.size() >= kMostResources && !resources_.contains(id)) {
     return make_status(ErrorCode::kFailedPrecondition,
@@ -67,7 +66,7 @@ absl::Status ClosureHost::add_resource(uint64_t id, std::shared_ptr<ElementReade
 }
 
 void ClosureHost::drop_resource(uint64_t id) {
-  std::shared_ptr<ElementReader> dropped;  // Destroyed after the lock is released.
+  std::shared_ptr<ResourceReader> dropped;  // Destroyed after the lock is released.
   MutexLock lock(mutex_);
   const auto found = resources_.find(id);
   if (found == resources_.end()) return;
@@ -82,7 +81,7 @@ void ClosureHost::run(std::vector<ReceivedClosure> closures, uint64_t watermark,
                       std::stop_source stop, ClosureBatch::Done done) {
   struct Found {
     std::vector<HostedFunctionPtr> functions;
-    ElementSources sources;
+    AllottedSources sources;
   };
   std::vector<Found> found(closures.size());
   uint64_t last = 0;
@@ -156,8 +155,8 @@ absl::StatusOr<std::vector<HostedFunctionPtr>> ClosureHost::functions_of(
   return functions;
 }
 
-absl::StatusOr<ElementSources> ClosureHost::sources_of(const ReceivedClosure& call) {
-  ElementSources sources;
+absl::StatusOr<AllottedSources> ClosureHost::sources_of(const ReceivedClosure& call) {
+  AllottedSources sources;
   for (size_t i = 0; i < call.resources.size(); ++i) {
     const auto found = resources_.find(call.resources[i]);
     if (found == resources_.end()) {

@@ -11,13 +11,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "trireme/base/mutex.h"
+#include "trireme/coordinator/allotted_source.h"
 #include "trireme/coordinator/closure_batch.h"
 #include "trireme/coordinator/closure_environment.h"
 #include "trireme/coordinator/ending_executor.h"
 #include "trireme/coordinator/hosted_function.h"
 #include "trireme/coordinator/received_closure.h"
-#include "trireme/data/element_reader.h"
-#include "trireme/function/draws.h"
+#include "trireme/coordinator/resource_reader.h"
 #include "trireme/graph/plan.h"
 #include "trireme/ps/ps_client.h"
 
@@ -51,7 +51,7 @@ class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
   void drop_function(uint32_t id);
 
   // Adds an iterator. Does nothing if the id is taken.
-  absl::Status add_resource(uint64_t id, std::shared_ptr<ElementReader> reader);
+  absl::Status add_resource(uint64_t id, std::shared_ptr<ResourceReader> reader);
   void drop_resource(uint64_t id);
 
   // Runs a batch. Calls `done` once, when all closures have ended, or at once with NOT_FOUND if a
@@ -70,7 +70,7 @@ class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
   // Returns the function of the closure, followed by the variants that can run in its place.
   absl::StatusOr<std::vector<HostedFunctionPtr>> functions_of(const ReceivedClosure& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<ElementSources> sources_of(const ReceivedClosure& call)
+  absl::StatusOr<AllottedSources> sources_of(const ReceivedClosure& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<uint64_t> server_incarnations_;
@@ -79,7 +79,7 @@ class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
 
   Mutex mutex_;
   std::map<uint32_t, HostedFunctionPtr> functions_ ABSL_GUARDED_BY(mutex_);
-  std::map<uint64_t, std::shared_ptr<ElementReader>> resources_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::shared_ptr<ResourceReader>> resources_ ABSL_GUARDED_BY(mutex_);
   uint64_t cancelled_below_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

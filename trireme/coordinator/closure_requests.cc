@@ -6,7 +6,6 @@
 
 #include "trireme/base/status.h"
 #include "trireme/coordinator/closures.pb.h"
-#include "trireme/coordinator/worker_resource.h"
 #include "trireme/data/dataset_data.h"
 #include "trireme/placement/cutter.h"
 #include "trireme/runtime/tensor_lists.h"
@@ -22,8 +21,8 @@ Message register_request(const ClosureFunction& function, const std::vector<uint
 }
 
 absl::StatusOr<Message> create_request(const ResourceRequest& request,
-                                       const WorkerResource& resource) {
-  std::optional<WorkerIterator> iterator = resource.iterator(request.worker);
+                                       const ElementAccount& account) {
+  std::optional<WorkerIterator> iterator = account.iterator(request.worker);
   if (!iterator) {
     return make_status(
         ErrorCode::kFailedPrecondition,
@@ -35,6 +34,7 @@ absl::StatusOr<Message> create_request(const ResourceRequest& request,
   body.set_coordinator(request.coordinator);
   body.set_resource(iterator->edition);
   body.set_seed(iterator->seed);
+  body.set_in_ranges(iterator->in_ranges);
   *body.mutable_dataset() = std::move(data.def);
   body.mutable_dropped()->Assign(request.dropped.begin(), request.dropped.end());
   return make_message(body, std::move(data.tensors));

@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "trireme/coordinator/closure.h"
+#include "trireme/coordinator/element_account.h"
 #include "trireme/rpc/message.h"
 
 // Makes the requests that a coordinator sends to workers (closures.proto).
@@ -18,10 +19,9 @@ struct ResourceRequest {
   int worker = 0;                      // Index of the worker whose iterator is to be created.
   std::vector<uint64_t> dropped = {};  // Ids of resources that no closure draws from any more.
 };
-// Makes a request that creates a worker's iterator of `resource`. Returns an error if there is
-// none.
+// Makes a request that creates a worker's iterator. Returns an error if there is none.
 absl::StatusOr<Message> create_request(const ResourceRequest& request,
-                                       const WorkerResource& resource);
+                                       const ElementAccount& account);
 
 struct RunRequest {
   Message message;

@@ -35,7 +35,7 @@ namespace trireme::internal {
 
 ClosureRun::ClosureRun(std::shared_ptr<ClosureBatch> batch, size_t index,
                        std::vector<HostedFunctionPtr> functions, ReceivedClosure call,
-                       ElementSources sources)
+                       AllottedSources sources)
     : batch_(std::move(batch)),
       index_(index),
       functions_(std::move(functions)),
@@ -83,7 +83,7 @@ void ClosureRun::begin() {
 
 bool ClosureRun::draw() {
   if (function_->draws.empty()) return true;
-  if (!draws_) draws_.emplace(sources_);
+  if (!draws_) draws_.emplace(ElementSources(sources_.begin(), sources_.end()));
   std::vector<size_t> counts;
   for (const ClosureDraw& draw : function_->draws) counts.push_back(draw.elements.size());
   draws_->adjust(counts);
@@ -198,9 +198,15 @@ void ClosureRun::end_after_call(const absl::Status& error) {
 void ClosureRun::end(const absl::Status& error) {
   const Origin origin{environment().task, absl::StrCat("function '", function_->name, "'")};
   const bool arose_here = error_origin(error).task.empty();
-  end({.result = with_origin(arose_here ? make_status(error_code(error), describe(error)) : error,
-                             origin),
-       .nothing_pushed = !begun_ && error_code(error) == ErrorCode::kCancelled});
+  RunResult answer{
+      .result =
+          with_origin(arose_here ? make_status(error_code(error), describe(error)) : error, origin),
+      .nothing_pushed = !begun_ && error_code(error) == ErrorCode::kCancelled};
+  for (size_t i = 0; error_code(error) == ErrorCode::kEndOfData && i < sources_.size(); ++i) {
+    const auto& end = sources_[i]->end();
+    if (end) answer.end = DataEnd{i, end->number, end->is_beyond, repetition_};
+  }
+  end(std::move(answer));
 }
 
 void ClosureRun::end(RunResult answer) {

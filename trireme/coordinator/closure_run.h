@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/executor.h"
+#include "trireme/coordinator/allotted_source.h"
 #include "trireme/coordinator/closure_batch.h"
 #include "trireme/coordinator/closure_environment.h"
 #include "trireme/coordinator/hosted_function.h"
@@ -35,7 +36,7 @@ class ClosureRun : public std::enable_shared_from_this<ClosureRun> {
   // variants.
   ClosureRun(std::shared_ptr<ClosureBatch> batch, size_t index,
              std::vector<HostedFunctionPtr> functions, ReceivedClosure call,
-             ElementSources sources);
+             AllottedSources sources);
 
   // Begins the run on this thread, or later on the executor if the run has to wait for its turn.
   static void start(std::shared_ptr<ClosureRun> run);
@@ -83,7 +84,7 @@ class ClosureRun : public std::enable_shared_from_this<ClosureRun> {
   const std::vector<HostedFunctionPtr> functions_;
   const HostedFunction* function_;  // The element of `functions_` that this repetition uses.
   const ReceivedClosure call_;
-  const ElementSources sources_;
+  const AllottedSources sources_;
   uint32_t repetition_ = 0;  // Number of repetitions that are done.
   // True once the closure may have had an effect: it has pushed, or has used elements in an earlier
   // repetition. From then on it runs to its end.

@@ -11,8 +11,9 @@
 #include "trireme/coordinator/element_shapes.h"
 #include "trireme/coordinator/ending_executor.h"
 #include "trireme/coordinator/hosted_function.h"
+#include "trireme/coordinator/resource_reader.h"
+#include "trireme/data/data_root.h"
 #include "trireme/data/dataset_data.h"
-#include "trireme/data/element_reader.h"
 #include "trireme/graph/graph_file.h"
 
 // The worker's side of closures.proto. The service has a ClosureHost for each coordinator, which
@@ -49,6 +50,11 @@ void set_answer(const RunResult& answer, ClosureResponse& result,
   result.mutable_failure()->set_message(std::string(status.message()));
   result.mutable_failure()->set_details(encode_error_details(status));
   result.set_nothing_pushed(answer.nothing_pushed);
+  if (!answer.end) return;
+  result.mutable_end()->set_draw(static_cast<uint32_t>(answer.end->draw));
+  result.mutable_end()->set_number(answer.end->number);
+  result.mutable_end()->set_is_beyond(answer.end->is_beyond);
+  result.mutable_end()->set_runs(answer.end->runs);
 }
 
 ClosureResult result_of(const ClosureResponse& result, TensorReader& reader) {
@@ -336,17 +342,22 @@ class ClosureService final : public Service {
     if (!host.ok()) return call.respond(host.status());
     for (uint64_t dropped : request.dropped()) (*host)->drop_resource(dropped);
     MutexLock lock(mutex_);
-    pools().setup.submit([host = *host, request, call = std::move(call)]() mutable {
-      call.respond(create_now(*host, request, std::move(call.request().tensors)));
+    pools().setup.submit([this, host = *host, request = request, call = std::move(call)]() mutable {
+      call.respond(create_now(*host, std::move(request), std::move(call.request().tensors)));
     });
   }
 
-  static absl::StatusOr<Message> create_now(ClosureHost& host, const CreateResourceRequest& request,
-                                            std::vector<at::Tensor> tensors) {
-    TRIREME_ASSIGN_OR_RETURN(const Dataset dataset,
-                             internal::dataset_from({request.dataset(), std::move(tensors)}));
-    auto reader = std::make_shared<internal::ElementReader>(
-        internal::Access<Dataset>::last(dataset), request.seed());
+  absl::StatusOr<Message> create_now(ClosureHost& host, CreateResourceRequest request,
+                                     std::vector<at::Tensor> tensors) const {
+    TRIREME_RETURN_IF_ERROR(
+        internal::resolve_files(*request.mutable_dataset(), context_.data_root));
+    TRIREME_ASSIGN_OR_RETURN(
+        const Dataset dataset,
+        internal::dataset_from({std::move(*request.mutable_dataset()), std::move(tensors)}));
+    TRIREME_ASSIGN_OR_RETURN(
+        auto reader,
+        internal::ResourceReader::create(internal::Access<Dataset>::last(dataset), request.seed(),
+                                         request.in_ranges(), context_.metrics));
     TRIREME_RETURN_IF_ERROR(host.add_resource(request.resource(), std::move(reader)));
     return make_message(CreateResourceResponse());
   }

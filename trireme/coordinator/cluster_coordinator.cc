@@ -11,7 +11,7 @@
 #include "trireme/coordinator/closure_queue.h"
 #include "trireme/coordinator/server_fence.h"
 #include "trireme/coordinator/worker_links.h"
-#include "trireme/coordinator/worker_resource.h"
+#include "trireme/coordinator/worker_resources.h"
 #include "trireme/ps/pausable.h"
 #include "trireme/rpc/timer.h"
 
@@ -254,7 +254,25 @@ internal::PendingResult ClusterCoordinator::schedule_native(const ClosureOptions
   return impl_->schedule(options, impl_->functions->native_closure_of(name, std::move(tensors)));
 }
 
-PerWorkerDataset ClusterCoordinator::create_per_worker_dataset(const Dataset& dataset) {
+PerWorkerDataset ClusterCoordinator::create_per_worker_dataset(
+    const Dataset& dataset, const PerWorkerDatasetOptions& options) {
+  if (options.shard == Shard::kDynamic) {
+    if (options.epochs < 0) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  absl::StrCat("a dataset cannot have ", options.epochs,
+                               " epochs; give their number, or 0 for endless repetition"),
+                  {"", absl::StrCat("dataset ", dataset.describe())});
+    }
+    return internal::Access<PerWorkerDataset>::make(
+        impl_->resources->make_shared(dataset, static_cast<uint64_t>(options.epochs)));
+  }
+  if (options.shard != Shard::kOff) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "a per-worker dataset has Shard::kOff or Shard::kDynamic; for other policies give a "
+        "function that returns shard_dataset(dataset, policy, context) for its context",
+        {"", absl::StrCat("dataset ", dataset.describe())});
+  }
   return create_per_worker_dataset([dataset](const InputContext&) { return dataset; });
 }
 

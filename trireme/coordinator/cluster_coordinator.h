@@ -22,6 +22,7 @@
 #include "trireme/coordinator/worker_state.h"
 #include "trireme/data/dataset.h"
 #include "trireme/data/input_context.h"
+#include "trireme/data/sharding.h"
 #include "trireme/function/function.h"
 #include "trireme/strategy/parameter_server_strategy.h"
 
@@ -44,6 +45,19 @@ struct ClosureOptions {
   int repeat = 1;
   // Time limit, measured from schedule(). A closure that exceeds it fails with DEADLINE_EXCEEDED.
   std::optional<std::chrono::nanoseconds> deadline = std::nullopt;
+};
+
+// Options of create_per_worker_dataset().
+struct PerWorkerDatasetOptions {
+  // Decides which part of the dataset each worker reads: kOff, or kDynamic. With kDynamic the
+  // coordinator cuts the dataset into ranges, its files or some hundred consecutive elements, and
+  // hands them to workers as they need them, so that slow workers take fewer. The steps of the
+  // dataset run inside of each range: a batch or a shuffle has elements of one range only.
+  Shard shard = Shard::kOff;
+  // Number of times that each element is used with kDynamic; 0 for endless repetition. Each epoch
+  // has another order if the dataset is shuffled. When all were used, closures find the end of the
+  // data.
+  int64_t epochs = 1;
 };
 
 // Progress of a coordinator, as join() reports it.
@@ -138,8 +152,10 @@ class ClusterCoordinator {
 
   // Gives each worker the same dataset. Each worker iterates over it by itself, in its own order if
   // it is shuffled. A worker that was restarted continues after the elements of the closures that
-  // have succeeded there.
-  PerWorkerDataset create_per_worker_dataset(const Dataset& dataset);
+  // have succeeded there. With Shard::kDynamic, all workers share the dataset instead, and each
+  // element is used once in each epoch, whichever worker is lost.
+  PerWorkerDataset create_per_worker_dataset(const Dataset& dataset,
+                                             const PerWorkerDatasetOptions& options = {});
   // Does the same with the dataset that `dataset_function` returns for each worker. The function
   // runs in the client program, once for each worker, including workers that update_workers() adds
   // later.

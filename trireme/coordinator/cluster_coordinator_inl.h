@@ -29,7 +29,9 @@ RemoteValue<R> ClusterCoordinator::schedule(const ClosureOptions& options,
   using Result = internal::Access<RemoteValue<R>>;
   check_usable(options, (args.is_own_iterator() || ...));
   if (!(args.is_per_worker() || ...)) {
-    return Result::make(schedule_step(options, *Steps::prepare(function, args.value()...)));
+    const auto own = Steps::prepare(function, args.value()...);
+    return Result::make(own == nullptr ? internal::PendingResult::ended()
+                                       : schedule_step(options, *own));
   }
   using Values = std::tuple<std::decay_t<Args>...>;
   // Braces, because they evaluate their elements from left to right.
@@ -39,6 +41,7 @@ RemoteValue<R> ClusterCoordinator::schedule(const ClosureOptions& options,
   auto stand_ins = std::make_shared<internal::StandIns>();
   const auto step = std::apply([&](auto&&... each) { return Steps::prepare(function, each...); },
                                values(*stand_ins, args...));
+  if (step == nullptr) return Result::make(internal::PendingResult::ended());
   return Result::make(schedule_step(
       options, step, stand_ins,
       [function, values, ... args = std::move(args),

@@ -7,7 +7,7 @@
 #include "trireme/coordinator/closures.pb.h"
 #include "trireme/coordinator/ps_watch.h"
 #include "trireme/coordinator/straggler_watch.h"
-#include "trireme/coordinator/worker_resource.h"
+#include "trireme/coordinator/worker_resources.h"
 #include "trireme/runtime/health_checker.h"
 
 namespace trireme::internal {

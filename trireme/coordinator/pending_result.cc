@@ -14,7 +14,7 @@ PendingResult::PendingResult(std::shared_ptr<ClosureQueue> queue, std::shared_pt
     : queue_(std::move(queue)), closure_(std::move(closure)) {}
 
 bool PendingResult::ready() const {
-  return closure_ != nullptr && queue_->is_decided(*closure_);
+  return closure_ != nullptr && (queue_ == nullptr || queue_->is_decided(*closure_));
 }
 
 std::vector<at::Tensor> PendingResult::tensors() const {
@@ -23,11 +23,24 @@ std::vector<at::Tensor> PendingResult::tensors() const {
                 "the remote value is empty: no closure was scheduled for it; assign the result of "
                 "schedule() to it");
   }
+  if (queue_ == nullptr) return {};
   return value_or_throw(queue_->fetch(*closure_));
+}
+
+PendingResult PendingResult::ended() {
+  auto closure = std::make_shared<Closure>();
+  closure->has_value = false;
+  return {nullptr, std::move(closure)};
+}
+
+bool PendingResult::has_value() const {
+  tensors();
+  return closure_->has_value;
 }
 
 at::Tensor PendingResult::tensor() const {
   std::vector<at::Tensor> all = tensors();
+  if (!closure_->has_value) return {};
   if (all.size() == 1) return std::move(all[0]);
   // Captured functions have the same results everywhere, but a worker's binary may be another one.
   throw Error(
@@ -37,7 +50,7 @@ at::Tensor PendingResult::tensor() const {
 }
 
 std::shared_ptr<const void> PendingResult::shape() const {
-  return closure_->shape;
+  return closure_->has_value ? closure_->shape : nullptr;
 }
 
 }  // namespace trireme::internal

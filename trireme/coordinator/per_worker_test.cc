@@ -8,7 +8,7 @@
 
 #include "trireme/base/status.h"
 #include "trireme/coordinator/cluster_coordinator.h"
-#include "trireme/coordinator/worker_resource.h"
+#include "trireme/coordinator/worker_resources.h"
 #include "trireme/function/variable.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/testing/error_of.h"

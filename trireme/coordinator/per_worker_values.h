@@ -42,6 +42,10 @@ class PerWorkerDataset {
   // Returns the iterator over the dataset. Every call returns the same one: elements that closures
   // have drawn are consumed.
   const PerWorkerValues<Iterator>& iterator() const { return iterator_; }
+  // Lets closures that are scheduled from now on draw from the first elements again, for the next
+  // epoch. Shuffled elements come in another order. Closures that were scheduled before are not
+  // affected, even if they have not run yet. The datasets are sent to the workers again.
+  void restart() const;
 
  private:
   friend struct internal::Access<PerWorkerDataset>;

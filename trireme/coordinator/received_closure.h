@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "trireme/base/clock.h"
@@ -27,6 +28,14 @@ struct ReceivedClosure {
   bool may_have_pushed = false;  // True if an earlier run of it may have pushed updates.
 };
 
+// The end of the data that a closure found.
+struct DataEnd {
+  size_t draw = 0;         // Index of the draw.
+  uint64_t number = 0;     // Number of the element that does not exist.
+  bool is_beyond = false;  // True if the whole range of the element does not exist.
+  uint32_t runs = 0;       // Number of runs that the closure completed before.
+};
+
 // A worker's answer to a ReceivedClosure.
 struct RunResult {
   ClosureResult result = make_status(ErrorCode::kInternal, "the closure has not run");
@@ -35,6 +44,8 @@ struct RunResult {
   std::vector<std::vector<Element>> drawn = {};
   // True if the closure was cancelled before it sent a push, and its elements were put back.
   bool nothing_pushed = false;
+  // Set if `result` is that there are no more elements.
+  std::optional<DataEnd> end = std::nullopt;
   // Time for which the closure kept others from running: the time for drawing and operators, or,
   // for a closure that takes turns, the time of its turn.
   Duration busy = {};

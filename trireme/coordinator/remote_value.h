@@ -30,6 +30,10 @@ class RemoteValue {
 
   // Returns true if fetching does not block: the closure has succeeded, failed or been cancelled.
   bool ready() const { return result_.ready(); }
+  // Blocks until the closure is done. Returns false if it did nothing, because its function draws
+  // with Iterator::next_optional() and there were no more elements. fetch() then returns an R
+  // without tensors. Throws the closure's error, or CANCELLED.
+  bool has_value() const { return result_.has_value(); }
 
  private:
   friend struct internal::Access<RemoteValue>;

@@ -13,9 +13,8 @@ WorkerInventory::Item WorkerInventory::first_missing(
     for (size_t i = 0; i < closure->resources.size(); ++i) {
       const AllottedElements& elements = closure->allotted[i];
       if (resources_.contains(elements.edition)) continue;
-      return {.resource = closure->resources[i],
-              .worker = elements.worker,
-              .edition = elements.edition};
+      return {
+          .account = closure->accounts[i], .worker = elements.worker, .edition = elements.edition};
     }
   }
   return {};
@@ -23,7 +22,7 @@ WorkerInventory::Item WorkerInventory::first_missing(
 
 void WorkerInventory::add(const Item& item) {
   if (item.function != nullptr) functions_.insert(item.function->id);
-  if (item.resource != nullptr) resources_.insert(item.edition);
+  if (item.account != nullptr) resources_.insert(item.edition);
 }
 
 std::vector<uint32_t> WorkerInventory::drop_unused_functions(const FunctionsInUse& in_use) {

@@ -7,7 +7,8 @@
 
 #include "trireme/coordinator/closure.h"
 #include "trireme/coordinator/closure_functions.h"
-#include "trireme/coordinator/worker_resource.h"
+#include "trireme/coordinator/element_account.h"
+#include "trireme/coordinator/worker_resources.h"
 
 namespace trireme::internal {
 
@@ -18,11 +19,11 @@ class WorkerInventory {
   // A function or a resource. Empty if both are null.
   struct Item {
     std::shared_ptr<const ClosureFunction> function = nullptr;
-    std::shared_ptr<WorkerResource> resource = nullptr;
+    std::shared_ptr<ElementAccount> account = nullptr;  // That of the resource.
     int worker = 0;        // Index of the worker whose iterator of the resource is to be created.
     uint64_t edition = 0;  // Edition of that iterator.
 
-    bool empty() const { return function == nullptr && resource == nullptr; }
+    bool empty() const { return function == nullptr && account == nullptr; }
   };
 
   // Returns the first item that the worker lacks to run the closures, or an empty item if it has

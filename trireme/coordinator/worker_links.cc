@@ -140,6 +140,7 @@ void WorkerLinks::report_missing(const LinkContext& context, std::set<int>& susp
 
 void WorkerLinks::cancel_below(uint64_t sequence) {
   for (const auto& dispatcher : dispatchers()) dispatcher->cancel_below(sequence);
+  context_->resources->notify();
 }
 
 void WorkerLinks::cancel_unpushed() {
@@ -157,6 +158,7 @@ std::vector<std::string> WorkerLinks::busy() const {
 
 void WorkerLinks::end() {
   for (const auto& dispatcher : dispatchers()) dispatcher->end();
+  context_->resources->notify();
   std::future<void> reporting;
   {
     MutexLock lock(mutex_);

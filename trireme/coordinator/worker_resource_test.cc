@@ -1,4 +1,4 @@
-#include "trireme/coordinator/worker_resource.h"
+#include "trireme/coordinator/worker_resources.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,6 +41,15 @@ TEST_F(WorkerResourceTest, SeedsFollowFromTheJobAlone) {
   EXPECT_NE(positions(*first)[0].seed, positions(*first)[1].seed);
 }
 
+void allot(const ClosurePtr& closure, int worker) {
+  EXPECT_EQ(allot_elements({closure}, worker, nullptr).ready.size(), 1u);
+}
+
+// Returns the id by which workers know a worker's iterator.
+uint64_t edition_of(const WorkerResource& resource, int worker) {
+  return resource.account()->iterator(worker)->edition;
+}
+
 std::shared_ptr<Closure> closure_of(const std::shared_ptr<WorkerResource>& resource,
                                     uint64_t elements, uint32_t repeat = 1) {
   auto function = std::make_shared<ClosureFunction>();
@@ -48,6 +57,7 @@ std::shared_ptr<Closure> closure_of(const std::shared_ptr<WorkerResource>& resou
   auto made = std::make_shared<Closure>();
   made->function = made->current = std::move(function);
   made->resources = {resource};
+  made->accounts = {resource->account()};
   made->repeat = repeat;
   return made;
 }
@@ -55,19 +65,19 @@ std::shared_ptr<Closure> closure_of(const std::shared_ptr<WorkerResource>& resou
 TEST_F(WorkerResourceTest, AClosureKeepsItsElementsUntilTheyAreUsedOrReturned) {
   const auto resource = make();
   const auto first = closure_of(resource, 1, 3), second = closure_of(resource, 2);
-  allot_elements(*first, 5);
-  allot_elements(*second, 5);
+  allot(first, 5);
+  allot(second, 5);
   EXPECT_THAT(first->allotted[0].numbers, ElementsAre(NumberSpan{0, 3}));
   EXPECT_THAT(second->allotted[0].numbers, ElementsAre(NumberSpan{3, 2}));
   EXPECT_EQ(positions(*resource)[1].next, 0u) << "elements of closures in flight are not used";
   use_elements(*second);
   EXPECT_THAT(positions(*resource)[1],
               (IteratorPosition{positions(*resource)[1].seed, 5, {0, 1, 2}}));
-  allot_elements(*first, 3);
+  allot(first, 3);
   EXPECT_EQ(first->allotted[0].worker, 5) << "another worker runs it with the same elements";
   return_elements(*first);
   const auto third = closure_of(resource, 4);
-  allot_elements(*third, 5);
+  allot(third, 5);
   EXPECT_THAT(third->allotted[0].numbers, ElementsAre(NumberSpan{0, 3}, NumberSpan{5, 1}));
   third->may_have_pushed = true;
   third->release();
@@ -78,45 +88,45 @@ TEST_F(WorkerResourceTest, AClosureKeepsItsElementsUntilTheyAreUsedOrReturned) {
 TEST_F(WorkerResourceTest, AFunctionThatWasCapturedAgainMayDrawOtherNumbersOfElements) {
   const auto resource = make();
   const auto closure = closure_of(resource, 2);
-  allot_elements(*closure, 3);
+  allot(closure, 3);
   closure->current = closure_of(resource, 3)->current;
-  allot_elements(*closure, 3);
+  allot(closure, 3);
   EXPECT_THAT(closure->allotted[0].numbers, ElementsAre(NumberSpan{0, 3}));
 }
 
 TEST_F(WorkerResourceTest, ElementsOfARemovedWorkerAreReplaced) {
   const auto resource = make();
   const auto closure = closure_of(resource, 2);
-  allot_elements(*closure, 3);
+  allot(closure, 3);
   resources_.set_workers({5});
-  allot_elements(*closure, 5);
+  allot(closure, 5);
   EXPECT_EQ(closure->allotted[0].worker, 5);
-  EXPECT_EQ(closure->allotted[0].edition, resource->edition(5));
+  EXPECT_EQ(closure->allotted[0].edition, edition_of(*resource, 5));
 }
 
 TEST_F(WorkerResourceTest, ATensorIsThatOfTheWorkerThatRunsTheClosure) {
   const auto resource = resources_.make(
       [](const InputContext&) { return Dataset::range(1).repeat(); }, /*is_constant=*/true);
   const auto closure = closure_of(resource, 1);
-  allot_elements(*closure, 3);
-  allot_elements(*closure, 5);
+  allot(closure, 3);
+  allot(closure, 5);
   EXPECT_EQ(closure->allotted[0].worker, 5);
 }
 
 TEST_F(WorkerResourceTest, ARestoredResourceIsANewEdition) {
   const auto resource = make();
   const auto late = closure_of(resource, 1);
-  allot_elements(*late, 3);
-  const uint64_t before = resource->edition(3);
+  allot(late, 3);
+  const uint64_t before = edition_of(*resource, 3);
   const std::vector<IteratorPosition> saved = {{7, 4, {1}}, {8, 0, {}}};
   throw_if_error(resource->restore(saved));
   EXPECT_EQ(positions(*resource), saved);
-  EXPECT_NE(resource->edition(3), before);
-  EXPECT_THAT(resources_.unused({before, resource->edition(3)}), ElementsAre(before));
+  EXPECT_NE(edition_of(*resource, 3), before);
+  EXPECT_THAT(resources_.unused({before, edition_of(*resource, 3)}), ElementsAre(before));
   use_elements(*late);
   EXPECT_EQ(positions(*resource), saved) << "an answer for the old edition arrived late";
   const auto next = closure_of(resource, 1);
-  allot_elements(*next, 3);
+  allot(next, 3);
   use_elements(*next);
   EXPECT_EQ(positions(*resource)[0], (IteratorPosition{7, 4, {}}));
 }

@@ -1,10 +1,12 @@
 #include "trireme/data/dataset.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/capture/device_request.h"
 #include "trireme/data/dataset_source.h"
-#include "trireme/data/dataset_step.h"
+#include "trireme/data/dataset_steps.h"
 #include "trireme/data/example_element.h"
 #include "trireme/exec/random.h"
 #include "trireme/graph/graph_file.h"
@@ -23,6 +25,35 @@ Dataset with_step(const DatasetStepPtr& input, proto::DatasetStep def,
   const internal::SuspendDeviceCheck own;
   return internal::Access<Dataset>::make(
       value_or_throw(internal::add_step(input, std::move(def), std::move(tensors))));
+}
+
+// The graphs of a function, one for each specification of the elements, and their constants.
+struct CapturedGraphs {
+  google::protobuf::RepeatedPtrField<proto::GraphDef> defs;
+  std::vector<at::Tensor> constants;
+};
+
+CapturedGraphs capture_graphs(const Dataset& dataset, const char* step, size_t tensors,
+                              const std::function<Graph(const std::vector<at::Tensor>&)>& graph) {
+  if (dataset.element_spec().size() != tensors) {
+    throw Error(ErrorCode::kInvalidArgument,
+                absl::StrCat("the function of ", step, " takes ", tensors,
+                             " tensors, but elements are ", to_string(dataset.element_spec())),
+                {"", absl::StrCat("dataset ", dataset.describe())});
+  }
+  CapturedGraphs graphs;
+  // A graph is for one shape. The function is captured on zeros.
+  for (const ElementSpec& spec : dataset.element_specs()) {
+    if (!internal::has_fixed_sizes(spec)) break;  // add_step() rejects the step
+    const internal::SuspendDeviceCheck own;
+    const Graph captured = graph(internal::zeros(spec));
+    const internal::GraphData& data = *internal::Access<Graph>::plan(captured)->graph;
+    *graphs.defs.Add() = data.def;
+    for (at::Tensor& row : internal::constant_rows(data)) {
+      graphs.constants.push_back(std::move(row));
+    }
+  }
+  return graphs;
 }
 
 }  // namespace
@@ -79,26 +110,72 @@ Dataset Dataset::skip(int64_t count) const {
   return with_step(last_, std::move(def));
 }
 
-Dataset Dataset::map_graphs(
-    size_t tensors, const std::function<Graph(const std::vector<at::Tensor>&)>& graph) const {
-  if (element_spec().size() != tensors) {
-    throw Error(ErrorCode::kInvalidArgument,
-                absl::StrCat("the function of map takes ", tensors, " tensors, but elements are ",
-                             to_string(element_spec())),
-                {"", absl::StrCat("dataset ", describe())});
-  }
+Dataset Dataset::map_graphs(size_t tensors, const GraphFunction& graph,
+                            const MapOptions& options) const {
+  CapturedGraphs graphs = capture_graphs(*this, "map", tensors, graph);
   proto::DatasetStep def;
   def.mutable_map()->set_seed(current_seed());
-  std::vector<at::Tensor> constants;
-  // A graph is for one shape. The function is captured on zeros, one graph for each specification.
-  for (const ElementSpec& spec : element_specs()) {
-    const internal::SuspendDeviceCheck own;
-    const Graph captured = graph(internal::zeros(spec));
-    const internal::GraphData& data = *internal::Access<Graph>::plan(captured)->graph;
-    *def.mutable_map()->add_graphs() = data.def;
-    for (at::Tensor& row : internal::constant_rows(data)) constants.push_back(std::move(row));
+  def.mutable_map()->set_threads(static_cast<uint32_t>(std::max(options.threads, 0)));
+  *def.mutable_map()->mutable_graphs() = std::move(graphs.defs);
+  return with_step(last_, std::move(def), std::move(graphs.constants));
+}
+
+Dataset Dataset::filter_graphs(size_t tensors, const GraphFunction& graph) const {
+  CapturedGraphs graphs = capture_graphs(*this, "filter", tensors, graph);
+  proto::DatasetStep def;
+  *def.mutable_filter()->mutable_graphs() = std::move(graphs.defs);
+  return with_step(last_, std::move(def), std::move(graphs.constants));
+}
+
+Dataset Dataset::padded_batch(int64_t size, const PaddedBatchOptions& options) const {
+  proto::DatasetStep def;
+  def.mutable_padded_batch()->set_size(size);
+  def.mutable_padded_batch()->set_drop_remainder(options.drop_remainder);
+  def.mutable_padded_batch()->set_value(options.value);
+  for (const std::vector<int64_t>& sizes : options.sizes) {
+    auto* const tensor = def.mutable_padded_batch()->add_tensors();
+    tensor->mutable_sizes()->Add(sizes.begin(), sizes.end());
   }
-  return with_step(last_, std::move(def), std::move(constants));
+  return with_step(last_, std::move(def));
+}
+
+Dataset Dataset::zip(const std::vector<Dataset>& datasets) {
+  if (datasets.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "zip() needs at least one dataset");
+  }
+  proto::DatasetStep def;
+  def.mutable_zip();
+  std::vector<at::Tensor> tensors;
+  for (size_t i = 1; i < datasets.size(); ++i) {
+    internal::write_steps(*datasets[i].last_, *def.mutable_zip()->add_others(), tensors);
+  }
+  return with_step(datasets[0].last_, std::move(def), std::move(tensors));
+}
+
+Dataset Dataset::concatenate(const Dataset& other) const {
+  proto::DatasetStep def;
+  std::vector<at::Tensor> tensors;
+  internal::write_steps(*other.last_, *def.mutable_concatenate()->mutable_other(), tensors);
+  return with_step(last_, std::move(def), std::move(tensors));
+}
+
+Dataset Dataset::interleave(int64_t cycle, const InterleaveOptions& options) const {
+  proto::DatasetStep def;
+  def.mutable_interleave()->set_cycle(cycle);
+  def.mutable_interleave()->set_block_length(options.block_length);
+  return with_step(last_, std::move(def));
+}
+
+Dataset Dataset::cache() const {
+  proto::DatasetStep def;
+  def.mutable_cache();
+  return with_step(last_, std::move(def));
+}
+
+Dataset Dataset::prefetch(int64_t count) const {
+  proto::DatasetStep def;
+  def.mutable_prefetch()->set_count(count);
+  return with_step(last_, std::move(def));
 }
 
 Iterator Dataset::iterator(const IteratorOptions& options) const {

@@ -12,6 +12,8 @@
 
 #include "trireme/base/access.h"
 #include "trireme/data/element.h"
+#include "trireme/data/file_options.h"
+#include "trireme/data/input_context.h"
 #include "trireme/data/iterator.h"
 #include "trireme/function/function.h"
 #include "trireme/graph/graph.h"
@@ -31,6 +33,29 @@ struct BatchOptions {
 struct ShuffleOptions {
   // Seed of the order. Without it, the seed of tr::set_seed() at the time of the call is used.
   std::optional<uint64_t> seed;
+};
+
+// Options of Dataset::map().
+struct MapOptions {
+  // Number of elements that are mapped at the same time. Their order stays the same.
+  int threads = 1;
+};
+
+// Options of Dataset::padded_batch().
+struct PaddedBatchOptions {
+  // Shape that each tensor of the elements is filled up to; -1 for the largest size in the batch.
+  // Empty to take the largest sizes in the batch. An element that is larger is an error.
+  std::vector<std::vector<int64_t>> sizes = {};
+  // Number that fills up.
+  double value = 0;
+  // True to drop the last batch if it has fewer elements than the others.
+  bool drop_remainder = false;
+};
+
+// Options of Dataset::interleave().
+struct InterleaveOptions {
+  // Number of elements that are taken from each file in turn.
+  int64_t block_length = 1;
 };
 
 // Options of Dataset::iterator().
@@ -54,6 +79,9 @@ class Dataset {
   // Stands for an endless number of repetitions or elements.
   static constexpr int64_t kForever = std::numeric_limits<int64_t>::max();
 
+  // Stands for a number of elements that is not known without reading them.
+  static constexpr int64_t kUnknown = -1;
+
   // Gives the numbers from 0 up to but not including `end`, as int64 scalars.
   static Dataset range(int64_t end);
   // Gives the numbers from `begin` up to but not including `end`, as int64 scalars. A negative
@@ -63,6 +91,24 @@ class Dataset {
   // must have the same number of rows. Contiguous tensors are not copied, and elements may be views
   // of them: write neither to the tensors nor to the elements.
   static Dataset from_tensors(std::vector<at::Tensor> tensors);
+
+  // Gives the lines of text files, without their ends, as bytes (text_column()). `files` is a path,
+  // a pattern as "logs/*.txt", or a list of paths. A pattern is resolved by this call, in the order
+  // of the names; the files themselves are read where the iterator is. So is it for all sources of
+  // files.
+  static Dataset text_lines(const FileNames& files, const TextOptions& options = {});
+  // Gives the lines of CSV files.
+  static Dataset csv(const FileNames& files, const CsvOptions& options = {});
+  // Gives the records of TFRecord files, each of which is a tf.Example.
+  static Dataset tf_records(const FileNames& files, const TfRecordOptions& options);
+  // Gives the rows of Parquet files. Throws Error with UNIMPLEMENTED if Trireme was built without
+  // Arrow.
+  static Dataset parquet(const FileNames& files, const ParquetOptions& options = {});
+  // Gives the rows, along axis 0, of tensors in safetensors files.
+  static Dataset safetensors(const FileNames& files, const SafetensorsOptions& options = {});
+  // Joins the elements of datasets: element i has the tensors of element i of each. Ends with the
+  // shortest.
+  static Dataset zip(const std::vector<Dataset>& datasets);
 
   // Stacks every `size` consecutive elements into one. The last batch may be smaller.
   Dataset batch(int64_t size, const BatchOptions& options = {}) const;
@@ -86,10 +132,33 @@ class Dataset {
   // The function is captured by this call, once for each shape that elements may have, so it
   // follows the rules of captured functions. It must not use variables.
   template <typename R, typename... Args>
-  Dataset map(const Function<R(Args...)>& function) const;
+  Dataset map(const Function<R(Args...)>& function, const MapOptions& options = {}) const;
   // Does the same for a lambda or another callable, from which it makes a captured function.
   template <typename F>
-  Dataset map(F function) const;
+  Dataset map(F function, const MapOptions& options = {}) const;
+  // Keeps the elements for which a function returns a tensor that is true. The function is as that
+  // of map().
+  template <typename F>
+  Dataset filter(F function) const;
+
+  // Stacks every `size` consecutive elements whose shapes may differ, filled up at their ends.
+  Dataset padded_batch(int64_t size, const PaddedBatchOptions& options = {}) const;
+  // Keeps every `count`-th element, beginning with element `index`.
+  Dataset shard(int64_t count, int64_t index) const;
+  // Keeps the elements of one worker.
+  Dataset shard(const InputContext& context) const;
+  // Marks the place where Shard::kHint keeps the elements of each worker. Keeps all until then.
+  Dataset shard(ShardHint) const;
+  // Gives the elements of this dataset, and then those of another one of the same types and shapes.
+  Dataset concatenate(const Dataset& other) const;
+  // Reads `cycle` files of the source at the same time, and takes elements from each in turn.
+  // Directly after a source of files.
+  Dataset interleave(int64_t cycle, const InterleaveOptions& options = {}) const;
+  // Keeps the elements in memory while they are read for the first time, so that further
+  // repetitions need not make them again.
+  Dataset cache() const;
+  // Makes up to `count` elements in advance, on another thread.
+  Dataset prefetch(int64_t count) const;
 
   // Returns an iterator that starts at the first element.
   Iterator iterator(const IteratorOptions& options = {}) const;
@@ -99,7 +168,8 @@ class Dataset {
   const std::vector<ElementSpec>& element_specs() const;
   // Returns the first of element_specs().
   const ElementSpec& element_spec() const { return element_specs()[0]; }
-  // Returns the number of elements; kForever if they never end.
+  // Returns the number of elements; kForever if they never end, kUnknown if only reading the files
+  // would show it.
   int64_t size() const;
   // Returns the steps in readable form, as "range(1, 6).batch(2)".
   std::string describe() const;
@@ -108,9 +178,11 @@ class Dataset {
   friend struct internal::Access<Dataset>;
   // Makes a dataset from the last of its steps.
   explicit Dataset(std::shared_ptr<const internal::DatasetStep> last);
-  // Adds a map of elements with `tensors` tensors. `graph` captures its function for an element.
-  Dataset map_graphs(size_t tensors,
-                     const std::function<Graph(const std::vector<at::Tensor>&)>& graph) const;
+  // Captures a function for an element.
+  using GraphFunction = std::function<Graph(const std::vector<at::Tensor>&)>;
+  // Add a map or a filter of elements with `tensors` tensors.
+  Dataset map_graphs(size_t tensors, const GraphFunction& graph, const MapOptions& options) const;
+  Dataset filter_graphs(size_t tensors, const GraphFunction& graph) const;
 
   std::shared_ptr<const internal::DatasetStep> last_;
 };

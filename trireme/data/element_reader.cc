@@ -1,12 +1,15 @@
 #include "trireme/data/element_reader.h"
 
+#include <chrono>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/status.h"
 #include "trireme/capture/device_request.h"
+#include "trireme/data/dataset_steps.h"
 #include "trireme/data/open_stream.h"
 
 // A stream goes forward only, and going back means to open another one, which shuffles the current
@@ -22,19 +25,31 @@ constexpr size_t kMostStreams = 4;
 
 }  // namespace
 
-ElementReader::ElementReader(DatasetStepPtr step, uint64_t seed)
+ElementReader::ElementReader(DatasetStepPtr step, uint64_t seed,
+                             std::shared_ptr<InputMetrics> metrics)
     : step_(std::move(step)),
       seed_(seed),
+      metrics_(std::move(metrics)),
       name_(absl::StrCat("iterator over ", describe_steps(*step_))) {}
 
 Element ElementReader::take(uint64_t number) {
   const SuspendDeviceCheck own;
+  const Time begin = Clock::real().now();
   MutexLock lock(mutex_);
+  Element element = take_locked(number);
+  if (metrics_ != nullptr) {
+    const auto waited = Clock::real().now() - begin;
+    metrics_->add_element(std::chrono::duration_cast<std::chrono::microseconds>(waited).count());
+  }
+  return element;
+}
+
+Element ElementReader::take_locked(uint64_t number) {
   if (auto kept = kept_.extract(number)) return std::move(kept.mapped());
   if (!move_close_to(number)) {
     throw_if_error(with_origin(check_skip(*step_, number), {"", name_}));
     if (streams_.size() >= kMostStreams) streams_.pop_back();
-    streams_.push_front({open_stream(step_, seed_), 0});
+    streams_.push_front({open_stream(step_, seed_, metrics_), 0});
   }
   return make(number);
 }

@@ -9,6 +9,7 @@
 
 #include "trireme/base/mutex.h"
 #include "trireme/data/dataset_step.h"
+#include "trireme/data/input_metrics.h"
 #include "trireme/data/stream.h"
 #include "trireme/function/draws.h"
 
@@ -18,8 +19,9 @@ namespace trireme::internal {
 // several callers read ascending numbers in different places. Thread-safe.
 class ElementReader {
  public:
-  // Readers of equal steps with the same seed make the same elements.
-  ElementReader(DatasetStepPtr step, uint64_t seed);
+  // Readers of equal steps with the same seed make the same elements. `metrics` may be null.
+  ElementReader(DatasetStepPtr step, uint64_t seed,
+                std::shared_ptr<InputMetrics> metrics = nullptr);
 
   // Makes the element with this number, or takes the one that was put back. Throws Error: with
   // END_OF_DATA if there are not that many, or if going there would take too long.
@@ -39,6 +41,7 @@ class ElementReader {
     uint64_t next = 0;
   };
 
+  Element take_locked(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes a stream that is close to the number, and not beyond it, the first one, and keeps the
   // elements in between. Returns false if there is none.
   bool move_close_to(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -48,6 +51,7 @@ class ElementReader {
 
   const DatasetStepPtr step_;
   const uint64_t seed_;
+  const std::shared_ptr<InputMetrics> metrics_;
   const std::string name_;
   Mutex mutex_;
   std::list<Opened> streams_ ABSL_GUARDED_BY(mutex_);  // the one used last is the first

@@ -6,7 +6,7 @@
 namespace trireme {
 
 int64_t InputContext::get_per_replica_batch_size(int64_t global_batch_size) const {
-  if (global_batch_size % num_replicas_in_sync == 0) {
+  if (num_replicas_in_sync > 0 && global_batch_size % num_replicas_in_sync == 0) {
     return global_batch_size / num_replicas_in_sync;
   }
   throw Error(ErrorCode::kInvalidArgument,

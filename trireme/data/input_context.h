@@ -16,4 +16,7 @@ struct InputContext {
   int64_t get_per_replica_batch_size(int64_t global_batch_size) const;
 };
 
+// Stands for the worker that Shard::kHint fills in, see Dataset::shard().
+struct ShardHint {};
+
 }  // namespace trireme

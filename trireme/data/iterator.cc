@@ -71,17 +71,9 @@ at::Tensor Iterator::next() {
 }
 
 std::optional<std::vector<at::Tensor>> Iterator::next_optional() {
-  if (internal::is_inlined()) {
-    throw Error(
-        ErrorCode::kFailedPrecondition,
-        absl::StrCat("next_optional() was called in function '", internal::captured_function(),
-                     "', which is captured and cannot depend on whether there is another "
-                     "element; use next(), and catch END_OF_DATA where the function is "
-                     "called"),
-        {"", name()});
-  }
+  check_drawable();
   try {
-    return draw().element;
+    return source_->draw_optional().element;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kEndOfData) throw;
     return std::nullopt;
@@ -116,7 +108,12 @@ std::vector<at::Tensor> Iterator::take(size_t tensors) {
 }
 
 internal::NumberedElement Iterator::draw() {
-  if (source_->resource() == 0) return source_->draw();
+  check_drawable();
+  return source_->draw();
+}
+
+void Iterator::check_drawable() const {
+  if (source_->resource() == 0) return;
   throw Error(
       ErrorCode::kFailedPrecondition,
       "it cannot be drawn from here; pass it to a function, which draws from it on the worker",

@@ -37,8 +37,12 @@ class Iterator {
   // Returns the next element, which must have N tensors. Throws Error as next() does.
   template <size_t N>
   std::array<at::Tensor, N> next();
-  // Returns the next element, with any number of tensors, or nullopt if there are no more. Throws
-  // Error in captured functions, since a graph cannot depend on where the data ends.
+  // Returns the next element, with any number of tensors, or nullopt if there are no more.
+  //
+  // In a captured function it always returns an element, since a graph cannot depend on where the
+  // data ends. If there are no more elements, a call of the function does nothing and returns a
+  // result without tensors: an undefined tensor, or an empty vector. A closure of a coordinator
+  // does nothing and has no value (RemoteValue::has_value). With next(), both throw END_OF_DATA.
   std::optional<std::vector<at::Tensor>> next_optional();
 
   // Returns a description of the iterator for messages, as "iterator over range(1, 6)".
@@ -49,6 +53,8 @@ class Iterator {
   explicit Iterator(std::shared_ptr<internal::ElementSource> source);
 
   internal::NumberedElement draw();
+  // Throws Error if it stands for an iterator on a worker.
+  void check_drawable() const;
   // Draws an element that must have this number of tensors.
   std::vector<at::Tensor> take(size_t tensors);
 

@@ -209,8 +209,6 @@ TEST(IteratorInFunction, RejectsDrawsThatWouldBeFrozen) {
   auto outside = function("outside", [&] { return numbers.next() + 0; });
   EXPECT_THAT(error_of([&] { outside(); }).what(),
               AllOf(HasSubstr("iterator over range(0, 3)"), HasSubstr("tr::Iterator&")));
-  auto optional = function("optional", [](Iterator& n) { return (*n.next_optional())[0] + 0; });
-  EXPECT_THAT(error_of([&] { optional(numbers); }).what(), HasSubstr("END_OF_DATA"));
   int calls = 0;
   auto counter = function("counter", [&](Iterator& n) {
     Tensor sum = n.next();
@@ -238,6 +236,32 @@ TEST(IteratorInFunction, NestedFunctionsDrawToo) {
   Iterator numbers = Dataset::range(1, 5).iterator();
   EXPECT_EQ(outer(numbers).item<int64_t>(), 4);
   EXPECT_EQ(outer(numbers).item<int64_t>(), 10);
+}
+
+TEST(IteratorInFunction, MayAcceptTheEndOfTheData) {
+  int64_t sum = 0;
+  const auto draws = [](Iterator& numbers) {
+    const auto element = numbers.next_optional();
+    return element ? (*element)[0] + 1 : at::Tensor();
+  };
+  auto optional = function("optional", draws);
+  Iterator numbers = Dataset::range(4).iterator();
+  for (at::Tensor number; (number = optional(numbers)).defined();) sum += number.item<int64_t>();
+  EXPECT_EQ(sum, 1 + 2 + 3 + 4);
+  EXPECT_EQ(optional.captures(), 1);
+  EXPECT_FALSE(optional(numbers).defined());
+  EXPECT_EQ(optional.step(), 4u) << "a call at the end is not a step";
+  // The first call may be at the end already.
+  Iterator none = Dataset::range(0).iterator();
+  EXPECT_FALSE(function("none", draws)(none).defined());
+  auto pair = function("pair", [](Iterator& n) {
+    const auto first = n.next_optional();
+    return std::pair((*first)[0] + 0, n.next() + 0);
+  });
+  Iterator odd = Dataset::range(1).iterator();
+  EXPECT_EQ(error_of([&] { pair(odd); }).code(), ErrorCode::kEndOfData)
+      << "it does not accept the end for the second element";
+  EXPECT_EQ(odd.next().item<int64_t>(), 0) << "the first element was put back";
 }
 
 TEST(IteratorInFunction, WorksAsAnOrdinaryIteratorWhenRunEagerly) {

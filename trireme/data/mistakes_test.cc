@@ -61,13 +61,6 @@ TEST(DataMistakes, AnIteratorCapturedByReference) {
                     HasSubstr("tr::Iterator&")));
 }
 
-TEST(DataMistakes, NextOptionalInAFunction) {
-  Iterator numbers = Dataset::range(3).iterator();
-  auto first = function("first", [](Iterator& i) { return (*i.next_optional())[0] + 0; });
-  EXPECT_THAT(error_text([&] { first(numbers); }),
-              AllOf(HasSubstr("in function 'first'"), HasSubstr("use next()")));
-}
-
 TEST(DataMistakes, AnElementOfAnotherNumberOfTensors) {
   const Tensor x = at::ones({8, 3}), y = at::ones({8, 1});
   Iterator pairs = Dataset::from_tensors({x, y}).iterator();

@@ -1,30 +1,35 @@
 #include "trireme/data/open_stream.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/index_select.h>
-#include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/stack.h>
-
-#include <algorithm>
+#include <chrono>
 #include <map>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "trireme/base/status.h"
+#include "trireme/base/clock.h"
+#include "trireme/base/mutex.h"
+#include "trireme/data/block_streams.h"
+#include "trireme/data/cached.h"
+#include "trireme/data/element_batches.h"
+#include "trireme/data/generated.h"
+#include "trireme/data/mapped.h"
+#include "trireme/data/padded_batches.h"
+#include "trireme/data/prefetched.h"
+#include "trireme/data/rebatch_step.h"
+#include "trireme/data/row_streams.h"
 #include "trireme/data/shuffled_stream.h"
+#include "trireme/data/simple_streams.h"
+#include "trireme/data/zipped.h"
 #include "trireme/exec/random.h"
-#include "trireme/exec/replay.h"
-#include "trireme/exec/step_generator.h"
 
 // A stream pulls: next() of a step draws from the stream of the step before it, as often as it
 // needs to. Streams are opened from the last step back to the source.
 //
-// Up to the first batch or map, elements are rows of the source, and only their numbers pass
-// through the steps (Stream<Row>). So a shuffle moves numbers, and a batch is a single view of the
-// source, if its rows are consecutive, or a single gather. After that, elements pass through the
-// steps (Stream<Element>). Shuffle, repeat, take and skip work on both and are templates.
+// Up to the first batch or map, elements of a source in memory are rows, and only their numbers
+// pass through the steps (Stream<Row>). So a shuffle moves numbers, and a batch is a single view of
+// the source, if its rows are consecutive, or a single gather. Records of files are rows of blocks
+// in the same way (Stream<BlockRow>). After that, elements pass through the steps
+// (Stream<Element>). Shuffle, repeat, take, skip, shard and filter work on all of them and are
+// templates.
 //
 // skip() lets an iterator continue where another one was. Row numbers are added up, repetitions are
 // jumped over, and maps only count. A shuffle has to repeat its random draws, but only those of the
@@ -37,363 +42,179 @@
 namespace trireme::internal {
 namespace {
 
-using Row = int64_t;
-template <typename T>
-using Next = absl::StatusOr<std::optional<T>>;
-using Skipped = absl::StatusOr<int64_t>;
-
-// Opens the stream of a step. `key` differs for each repetition and decides, together with the
-// seeds of the steps, what is random.
-template <typename T>
-std::unique_ptr<Stream<T>> open(const DatasetStepPtr& step, uint64_t key);
-
-int64_t value_of(const proto::DatasetStep::Range& range, Row row) {
-  return range.begin() + row * range.step();
-}
-
-Element element_of(const DatasetStep& source, Row row) {
-  if (source.def.has_range()) {
-    return {at::scalar_tensor(value_of(source.def.range(), row), at::kLong)};
-  }
-  Element element;
-  for (const at::Tensor& tensor : source.tensors) element.push_back(tensor.select(0, row));
-  return element;
-}
-
-bool are_consecutive(const std::vector<Row>& rows) {
-  for (size_t i = 1; i < rows.size(); ++i) {
-    if (rows[i] != rows[i - 1] + 1) return false;
-  }
-  return true;
-}
-
-// Returns a batch of rows of the source. Rows that are consecutive are not copied.
-Element batch_of(const DatasetStep& source, std::vector<Row>& rows) {
-  const auto size = static_cast<int64_t>(rows.size());
-  if (source.def.has_range()) {
-    at::Tensor batch = at::empty({size}, at::kLong);
-    int64_t* next = batch.mutable_data_ptr<int64_t>();
-    for (Row row : rows) *next++ = value_of(source.def.range(), row);
-    return {std::move(batch)};
-  }
-  const bool consecutive = are_consecutive(rows);
-  const at::Tensor index = at::from_blob(rows.data(), {size}, at::kLong);
-  Element batch;
-  for (const at::Tensor& tensor : source.tensors) {
-    batch.push_back(consecutive ? tensor.narrow(0, rows[0], size)
-                                : at::index_select(tensor, 0, index));
-  }
-  return batch;
-}
-
-// Gives the row numbers of a source.
-class Rows : public Stream<Row> {
+// Counts the time in a stream.
+class TimedStream : public Stream<Element> {
  public:
-  explicit Rows(int64_t count) : count_(count) {}
-
-  Next<Row> next() override { return next_ < count_ ? std::optional<Row>(next_++) : std::nullopt; }
-  Skipped skip(int64_t count) override {
-    const int64_t skipped = std::min(count, count_ - next_);
-    next_ += skipped;
-    return skipped;
-  }
-
- private:
-  const int64_t count_;
-  Row next_ = 0;
-};
-
-// Gives the rows with the numbers that it draws.
-class RowElements : public Stream<Element> {
- public:
-  RowElements(DatasetStepPtr source, std::unique_ptr<Stream<Row>> rows)
-      : source_(std::move(source)), rows_(std::move(rows)) {}
+  TimedStream(Counter& us, StreamPtr<Element> input) : us_(us), input_(std::move(input)) {}
 
   Next<Element> next() override {
-    TRIREME_ASSIGN_OR_RETURN(const std::optional<Row> row, rows_->next());
-    return row ? std::optional<Element>(element_of(*source_, *row)) : std::nullopt;
+    const Time begin = Clock::real().now();
+    Next<Element> element = input_->next();
+    us_.add(
+        std::chrono::duration_cast<std::chrono::microseconds>(Clock::real().now() - begin).count());
+    return element;
   }
-  Skipped skip(int64_t count) override { return rows_->skip(count); }
+  Skipped skip(int64_t count) override { return input_->skip(count); }
 
  private:
-  const DatasetStepPtr source_;
-  const std::unique_ptr<Stream<Row>> rows_;
+  Counter& us_;
+  const StreamPtr<Element> input_;
 };
 
-// Draws the items of a batch. Returns fewer than its size at the end of the input, and none if the
-// remainder is to be dropped.
-template <typename T>
-absl::StatusOr<std::vector<T>> take_batch(Stream<T>& input,
-                                          const proto::DatasetStep::Batch& batch) {
-  std::vector<T> items;
-  while (static_cast<int64_t>(items.size()) < batch.size()) {
-    TRIREME_ASSIGN_OR_RETURN(std::optional<T> item, input.next());
-    if (!item) {
-      if (batch.drop_remainder()) items.clear();
-      break;
-    }
-    items.push_back(*std::move(item));
-  }
-  return items;
-}
-
-// Skips the items of batches. Returns the number of batches.
-template <typename T>
-Skipped skip_batches(Stream<T>& input, const proto::DatasetStep::Batch& batch, int64_t count) {
-  int64_t wanted;
-  if (__builtin_mul_overflow(count, batch.size(), &wanted)) wanted = kEndless;
-  TRIREME_ASSIGN_OR_RETURN(const int64_t items, input.skip(wanted));
-  const bool has_remainder = items % batch.size() != 0 && !batch.drop_remainder();
-  return items / batch.size() + (has_remainder ? 1 : 0);
-}
-
-// Batches rows by their numbers.
-class RowBatches : public Stream<Element> {
+// Opens the streams of one iterator. Shared by them, since a repeat opens its input again and
+// again.
+class StreamOpener : public std::enable_shared_from_this<StreamOpener> {
  public:
-  RowBatches(DatasetStepPtr step, DatasetStepPtr source, std::unique_ptr<Stream<Row>> rows)
-      : step_(std::move(step)), source_(std::move(source)), rows_(std::move(rows)) {}
+  StreamOpener(uint64_t seed, std::shared_ptr<InputMetrics> metrics)
+      : seed_(seed), metrics_(std::move(metrics)) {}
 
-  Next<Element> next() override {
-    TRIREME_ASSIGN_OR_RETURN(std::vector<Row> rows, take_batch(*rows_, step_->def.batch()));
-    if (rows.empty()) return std::nullopt;
-    return batch_of(*source_, rows);
-  }
-  Skipped skip(int64_t count) override { return skip_batches(*rows_, step_->def.batch(), count); }
+  // Opens the stream of a step. `key` differs for each repetition and decides, together with the
+  // seeds of the steps, what is random.
+  template <typename T>
+  StreamPtr<T> open(const DatasetStepPtr& step, uint64_t key);
 
  private:
-  const DatasetStepPtr step_, source_;
-  const std::unique_ptr<Stream<Row>> rows_;
-};
-
-// Batches elements that are not rows of the source.
-class Batches : public Stream<Element> {
- public:
-  Batches(DatasetStepPtr step, std::unique_ptr<Stream<Element>> input)
-      : step_(std::move(step)), input_(std::move(input)) {}
-
-  Next<Element> next() override {
-    TRIREME_ASSIGN_OR_RETURN(const auto elements, take_batch(*input_, step_->def.batch()));
-    if (elements.empty()) return std::nullopt;
-    Element batch;
-    for (size_t i = 0; i < elements[0].size(); ++i) {
-      std::vector<at::Tensor> tensors;
-      for (const Element& element : elements) tensors.push_back(element[i]);
-      batch.push_back(at::stack(tensors));
-    }
-    return batch;
-  }
-  Skipped skip(int64_t count) override { return skip_batches(*input_, step_->def.batch(), count); }
-
- private:
-  const DatasetStepPtr step_;
-  const std::unique_ptr<Stream<Element>> input_;
-};
-
-// Runs the graph of a map on each element. There is one graph for each shape of the input.
-class Mapped : public Stream<Element> {
- public:
-  Mapped(DatasetStepPtr step, std::unique_ptr<Stream<Element>> input, uint64_t key)
-      : step_(std::move(step)),
-        input_(std::move(input)),
-        seed_(step_seed(step_->def.map().seed(), key)) {}
-
-  Next<Element> next() override {
-    TRIREME_ASSIGN_OR_RETURN(const std::optional<Element> element, input_->next());
-    if (!element) return std::nullopt;
-    TRIREME_ASSIGN_OR_RETURN(const Plan* plan, plan_for(spec_of(*element)));
-    at::Generator generator;
-    if (plan->graph->def.random()) generator = make_step_generator(seed_, number_);
-    ++number_;
-    ReplayOptions options;
-    options.tuner = &tuners_[plan];
-    TRIREME_ASSIGN_OR_RETURN(Element mapped,
-                             replay(*plan, *element, {}, std::move(generator), options));
-    // The steps after this one rely on the shapes that the graph declares and on contiguous memory.
-    // The graph may come from a peer, so its results are compared with the declaration.
-    const ElementSpec spec = spec_of(mapped);
-    if (std::find(step_->specs.begin(), step_->specs.end(), spec) == step_->specs.end()) {
-      return map_error(absl::StrCat("its function returned ", to_string(spec),
-                                    ", which differs from the types that its graph declares"));
-    }
-    for (at::Tensor& tensor : mapped) tensor = tensor.contiguous();
-    return mapped;
-  }
-  Skipped skip(int64_t count) override {
-    TRIREME_ASSIGN_OR_RETURN(const int64_t skipped, input_->skip(count));
-    number_ += skipped;
-    return skipped;
+  template <typename T>
+  StreamPtr<T> open_pass_through(const DatasetStepPtr& step, uint64_t key);
+  StreamPtr<Element> open_elements(const DatasetStepPtr& step, uint64_t key);
+  StreamPtr<Element> open_batch(const DatasetStepPtr& step, uint64_t key);
+  template <typename T>
+  Opener<T> opener(const DatasetStepPtr& step) {
+    return [self = shared_from_this(), step](uint64_t key) { return self->open<T>(step, key); };
   }
 
- private:
-  absl::StatusOr<const Plan*> plan_for(const ElementSpec& spec) const {
-    const auto& specs = step_->input->specs;
-    const auto found = std::find(specs.begin(), specs.end(), spec);
-    if (found == specs.end())
-      return map_error(absl::StrCat("it has no graph for ", to_string(spec)));
-    return step_->plans[found - specs.begin()].get();
+  std::shared_ptr<CachedElements> cache_of(const DatasetStepPtr& step) {
+    MutexLock lock(mutex_);
+    std::shared_ptr<CachedElements>& kept = caches_[step.get()];
+    if (kept == nullptr) kept = std::make_shared<CachedElements>();
+    return kept;
   }
 
-  absl::Status map_error(std::string message) const {
-    return make_status(ErrorCode::kInvalidArgument, std::move(message),
-                       {"", absl::StrCat("dataset step ", step_->number, " 'map'")});
-  }
+  Counter* bad_records() const { return metrics_ == nullptr ? nullptr : metrics_->bad_records(); }
 
-  const DatasetStepPtr step_;
-  const std::unique_ptr<Stream<Element>> input_;
   const uint64_t seed_;
-  uint64_t number_ = 0;  // number of the next element; seeds its random numbers
-  std::map<const Plan*, BranchTuner> tuners_;
+  const std::shared_ptr<InputMetrics> metrics_;
+  Mutex mutex_;  // repeats behind two prefetches open streams at the same time
+  std::map<const DatasetStep*, std::shared_ptr<CachedElements>> caches_ ABSL_GUARDED_BY(mutex_);
 };
-
-// Opens its input again for each repetition, with a key for that repetition.
-template <typename T>
-class Repeated : public Stream<T> {
- public:
-  Repeated(DatasetStepPtr step, uint64_t key) : step_(std::move(step)), key_(key) {}
-
-  Next<T> next() override {
-    const int64_t count = step_->def.repeat().count();
-    while (!ended_) {
-      const bool fresh = input_ == nullptr;
-      if (fresh) {
-        ended_ = repetition_ == count;
-        if (ended_) break;
-        input_ = open<T>(step_->input, step_seed(key_, repetition_++));
-      }
-      TRIREME_ASSIGN_OR_RETURN(std::optional<T> item, input_->next());
-      if (item) return item;
-      input_.reset();
-      ended_ = fresh;  // an empty input would be repeated for ever without giving an item
-    }
-    return std::nullopt;
-  }
-  Skipped skip(int64_t count) override {
-    int64_t skipped = 0;
-    while (skipped < count && !ended_) {
-      if (input_ == nullptr) {
-        skipped += jump(count - skipped);
-        if (skipped == count) break;
-        ended_ = repetition_ == step_->def.repeat().count();
-        if (ended_) break;
-        input_ = open<T>(step_->input, step_seed(key_, repetition_++));
-      }
-      TRIREME_ASSIGN_OR_RETURN(const int64_t items, input_->skip(count - skipped));
-      skipped += items;
-      if (skipped == count) break;
-      input_.reset();
-      ended_ = step_->input->count == 0;
-    }
-    return skipped;
-  }
-
- private:
-  // Skips whole repetitions, at most `count` items. Returns the number of items.
-  int64_t jump(int64_t count) {
-    const int64_t size = step_->input->count;
-    if (size == 0 || size == kEndless) return 0;
-    const int64_t left = step_->def.repeat().count() - repetition_;
-    const int64_t repetitions = std::min(count / size, left);
-    repetition_ += repetitions;
-    return repetitions * size;
-  }
-
-  const DatasetStepPtr step_;
-  const uint64_t key_;
-  int64_t repetition_ = 0;  // number of the next repetition to be opened
-  std::unique_ptr<Stream<T>> input_;
-  bool ended_ = false;
-};
-
-// Gives the first items.
-template <typename T>
-class Taken : public Stream<T> {
- public:
-  Taken(int64_t count, std::unique_ptr<Stream<T>> input) : left_(count), input_(std::move(input)) {}
-
-  Next<T> next() override {
-    if (left_ == 0) return std::nullopt;
-    --left_;
-    return input_->next();
-  }
-  Skipped skip(int64_t count) override {
-    TRIREME_ASSIGN_OR_RETURN(const int64_t skipped, input_->skip(std::min(count, left_)));
-    left_ -= skipped;
-    return skipped;
-  }
-
- private:
-  int64_t left_;
-  const std::unique_ptr<Stream<T>> input_;
-};
-
-// Gives all items but the first ones, which it skips when it is first asked.
-template <typename T>
-class WithoutFirst : public Stream<T> {
- public:
-  WithoutFirst(int64_t count, std::unique_ptr<Stream<T>> input)
-      : left_(count), input_(std::move(input)) {}
-
-  Next<T> next() override {
-    TRIREME_RETURN_IF_ERROR(skip_first());
-    return input_->next();
-  }
-  Skipped skip(int64_t count) override {
-    TRIREME_RETURN_IF_ERROR(skip_first());
-    return input_->skip(count);
-  }
-
- private:
-  absl::Status skip_first() {
-    const int64_t count = std::exchange(left_, 0);
-    return count > 0 ? input_->skip(count).status() : absl::OkStatus();
-  }
-
-  int64_t left_;
-  const std::unique_ptr<Stream<T>> input_;
-};
-
-// Opens the stream of a step that passes its items on unchanged, be they elements or row numbers.
-template <typename T>
-std::unique_ptr<Stream<T>> open_pass_through(const DatasetStepPtr& step, uint64_t key) {
-  const proto::DatasetStep& def = step->def;
-  if (def.has_shuffle()) return make_shuffled(*step, key, open<T>(step->input, key));
-  if (def.has_repeat()) return std::make_unique<Repeated<T>>(step, key);
-  auto input = open<T>(step->input, key);
-  if (def.has_take()) return std::make_unique<Taken<T>>(def.take().count(), std::move(input));
-  return std::make_unique<WithoutFirst<T>>(def.skip().count(), std::move(input));
-}
-
-template <>
-std::unique_ptr<Stream<Row>> open<Row>(const DatasetStepPtr& step, uint64_t key) {
-  if (step->input == nullptr) return std::make_unique<Rows>(step->count);
-  return open_pass_through<Row>(step, key);
-}
 
 DatasetStepPtr source_of(DatasetStepPtr step) {
   while (step->input != nullptr) step = step->input;
   return step;
 }
 
+// Returns what makes an element of an item of a step.
+template <typename T>
+std::function<Element(const T&)> to_element(const DatasetStepPtr& step) {
+  if constexpr (std::is_same_v<T, Row>) {
+    return [source = source_of(step)](const Row& row) { return element_of(*source, row); };
+  } else if constexpr (std::is_same_v<T, BlockRow>) {
+    return [](const BlockRow& row) { return element_of(row); };
+  } else {
+    return [](const Element& element) { return element; };
+  }
+}
+
+// Opens the stream of a step that passes its items on unchanged.
+template <typename T>
+StreamPtr<T> StreamOpener::open_pass_through(const DatasetStepPtr& step, uint64_t key) {
+  const proto::DatasetStep& def = step->def;
+  if (def.has_repeat()) return std::make_unique<Repeated<T>>(step, key, opener<T>(step->input));
+  StreamPtr<T> input = open<T>(step->input, key);
+  if (def.has_shuffle()) return make_shuffled(*step, key, std::move(input));
+  if (def.has_take()) return std::make_unique<Taken<T>>(def.take().count(), std::move(input));
+  if (def.has_shard()) {
+    return std::make_unique<Sharded<T>>(def.shard().count(), def.shard().index(), std::move(input));
+  }
+  if (def.has_filter()) {
+    return std::make_unique<Filtered<T>>(step, key, std::move(input), to_element<T>(step->input));
+  }
+  return std::make_unique<WithoutFirst<T>>(def.skip().count(), std::move(input));
+}
+
 template <>
-std::unique_ptr<Stream<Element>> open<Element>(const DatasetStepPtr& step, uint64_t key) {
-  if (step->yields_rows)
-    return std::make_unique<RowElements>(source_of(step), open<Row>(step, key));
-  if (step->def.has_batch() && step->input->yields_rows) {
-    return std::make_unique<RowBatches>(step, source_of(step), open<Row>(step->input, key));
+StreamPtr<Row> StreamOpener::open<Row>(const DatasetStepPtr& step, uint64_t key) {
+  if (step->input == nullptr) return open_rows(step->count);
+  return open_pass_through<Row>(step, key);
+}
+
+template <>
+StreamPtr<BlockRow> StreamOpener::open<BlockRow>(const DatasetStepPtr& step, uint64_t key) {
+  if (step->input == nullptr) return open_file_rows(step, bad_records());
+  if (step->def.has_interleave()) {
+    return open_interleaved(step->input, step->def.interleave().cycle(),
+                            step->def.interleave().block_length(), bad_records());
   }
-  if (step->def.has_batch()) {
-    return std::make_unique<Batches>(step, open<Element>(step->input, key));
+  return open_pass_through<BlockRow>(step, key);
+}
+
+template <>
+StreamPtr<Element> StreamOpener::open<Element>(const DatasetStepPtr& step, uint64_t key) {
+  switch (step->items) {
+    case Items::kRows:
+      return open_row_elements(source_of(step), open<Row>(step, key));
+    case Items::kBlockRows:
+      return open_block_elements(open<BlockRow>(step, key));
+    case Items::kElements:
+      break;
   }
-  if (step->def.has_map()) {
-    return std::make_unique<Mapped>(step, open<Element>(step->input, key), key);
+  StreamPtr<Element> stream = open_elements(step, key);
+  Counter* const time = metrics_ == nullptr ? nullptr : metrics_->time_of(*step);
+  if (time == nullptr) return stream;
+  return std::make_unique<TimedStream>(*time, std::move(stream));
+}
+
+StreamPtr<Element> StreamOpener::open_batch(const DatasetStepPtr& step, uint64_t key) {
+  const BatchSize batch{step->def.batch().size(), step->def.batch().drop_remainder()};
+  switch (step->input->items) {
+    case Items::kRows:
+      return open_row_batches(source_of(step), batch, open<Row>(step->input, key));
+    case Items::kBlockRows:
+      return open_block_batches(batch, open<BlockRow>(step->input, key));
+    case Items::kElements:
+      break;
   }
-  return open_pass_through<Element>(step, key);
+  return open_batches(batch, open<Element>(step->input, key));
+}
+
+StreamPtr<Element> StreamOpener::open_elements(const DatasetStepPtr& step, uint64_t key) {
+  switch (step->def.kind_case()) {
+    case proto::DatasetStep::kGenerator:
+      return open_generated(step, key);
+    case proto::DatasetStep::kBatch:
+      return open_batch(step, key);
+    case proto::DatasetStep::kPaddedBatch:
+      return open_padded_batches(step, open<Element>(step->input, key));
+    case proto::DatasetStep::kMap:
+      return open_mapped(step, key, open<Element>(step->input, key));
+    case proto::DatasetStep::kZip: {
+      std::vector<StreamPtr<Element>> inputs;
+      inputs.push_back(open<Element>(step->input, key));
+      for (const DatasetStepPtr& other : step->others) {
+        inputs.push_back(open<Element>(other, key));
+      }
+      return std::make_unique<Zipped>(std::move(inputs));
+    }
+    case proto::DatasetStep::kConcatenate:
+      return std::make_unique<Concatenated<Element>>(open<Element>(step->input, key),
+                                                     open<Element>(step->others[0], key));
+    case proto::DatasetStep::kCache:
+      // With the seed of the iterator, so that it does not matter which repetition comes first.
+      return open_cached(cache_of(step), seed_, opener<Element>(step->input));
+    case proto::DatasetStep::kRebatch:
+      return make_rebatched(step, open<Element>(step->input, key));
+    case proto::DatasetStep::kPrefetch:
+      return open_prefetched(step->def.prefetch().count(), open<Element>(step->input, key));
+    default:
+      return open_pass_through<Element>(step, key);
+  }
 }
 
 }  // namespace
 
-std::unique_ptr<Stream<Element>> open_stream(const DatasetStepPtr& step, uint64_t seed) {
-  return open<Element>(step, seed);
+StreamPtr<Element> open_stream(const DatasetStepPtr& step, uint64_t seed,
+                               std::shared_ptr<InputMetrics> metrics) {
+  return std::make_shared<StreamOpener>(seed, std::move(metrics))->open<Element>(step, seed);
 }
 
 }  // namespace trireme::internal

@@ -29,41 +29,47 @@ T take_random(std::vector<T>& items, std::mt19937_64& random) {
   return item;
 }
 
-// Keeps a buffer of rows full, as long as the input has any, and gives a random one of them.
-class ShuffledRows : public Stream<int64_t> {
+// Keeps a buffer of items full, as long as the input has any, and gives a random one of them.
+template <typename T>
+class ShuffledItems : public Stream<T> {
  public:
-  ShuffledRows(const DatasetStep& step, uint64_t key, std::unique_ptr<Stream<int64_t>> input)
+  ShuffledItems(const DatasetStep& step, uint64_t key, StreamPtr<T> input)
       : size_(step.def.shuffle().buffer()),
         random_(shuffle_random(step, key)),
         input_(std::move(input)),
         left_(step.count) {}
 
-  absl::StatusOr<std::optional<int64_t>> next() override {
-    while (static_cast<int64_t>(rows_.size()) < size_ && !ended_) {
-      TRIREME_ASSIGN_OR_RETURN(const std::optional<int64_t> row, input_->next());
-      ended_ = !row;
-      if (row) rows_.push_back(*row);
+  Next<T> next() override {
+    while (static_cast<int64_t>(items_.size()) < size_ && !ended_) {
+      TRIREME_ASSIGN_OR_RETURN(std::optional<T> item, input_->next());
+      ended_ = !item;
+      if (item) items_.push_back(*std::move(item));
     }
-    if (rows_.empty()) return std::nullopt;
-    if (left_ != kEndless) --left_;
-    return take_random(rows_, random_);
+    if (items_.empty()) return std::nullopt;
+    if (is_counted()) --left_;
+    return take_random(items_, random_);
   }
-  absl::StatusOr<int64_t> skip(int64_t count) override {
-    if (left_ != kEndless && count >= left_) {
-      rows_.clear();
+  Skipped skip(int64_t count) override {
+    if (is_counted() && count >= left_) {
+      items_.clear();
       ended_ = true;
       return std::exchange(left_, 0);
     }
-    for (int64_t i = 0; i < count; ++i) TRIREME_RETURN_IF_ERROR(next().status());
+    for (int64_t i = 0; i < count; ++i) {
+      TRIREME_ASSIGN_OR_RETURN(const std::optional<T> item, next());
+      if (!item) return i;
+    }
     return count;
   }
 
  private:
+  bool is_counted() const { return left_ != kEndless && left_ != kUnknownCount; }
+
   const int64_t size_;
   std::mt19937_64 random_;
-  const std::unique_ptr<Stream<int64_t>> input_;
-  int64_t left_;  // number of rows to come; kEndless if they never end
-  std::vector<int64_t> rows_;
+  const StreamPtr<T> input_;
+  int64_t left_;  // number of items to come, if it is known
+  std::vector<T> items_;
   bool ended_ = false;
 };
 
@@ -71,7 +77,7 @@ class ShuffledRows : public Stream<int64_t> {
 // skipped need not be made.
 class ShuffledElements : public Stream<Element> {
  public:
-  ShuffledElements(const DatasetStep& step, uint64_t key, std::unique_ptr<Stream<Element>> input)
+  ShuffledElements(const DatasetStep& step, uint64_t key, StreamPtr<Element> input)
       : size_(step.def.shuffle().buffer()),
         count_(step.count),
         random_(shuffle_random(step, key)),
@@ -126,7 +132,7 @@ class ShuffledElements : public Stream<Element> {
 
   const int64_t size_, count_;
   std::mt19937_64 random_;
-  const std::unique_ptr<Stream<Element>> input_;
+  const StreamPtr<Element> input_;
   int64_t input_next_ = 0;                     // position of the input
   int64_t filled_ = 0;                         // positions below it have been in the buffer
   std::vector<int64_t> buffer_;                // positions of the elements to choose from
@@ -136,13 +142,19 @@ class ShuffledElements : public Stream<Element> {
 
 }  // namespace
 
-std::unique_ptr<Stream<int64_t>> make_shuffled(const DatasetStep& step, uint64_t key,
-                                               std::unique_ptr<Stream<int64_t>> input) {
-  return std::make_unique<ShuffledRows>(step, key, std::move(input));
+StreamPtr<Row> make_shuffled(const DatasetStep& step, uint64_t key, StreamPtr<Row> input) {
+  return std::make_unique<ShuffledItems<Row>>(step, key, std::move(input));
 }
 
-std::unique_ptr<Stream<Element>> make_shuffled(const DatasetStep& step, uint64_t key,
-                                               std::unique_ptr<Stream<Element>> input) {
+StreamPtr<BlockRow> make_shuffled(const DatasetStep& step, uint64_t key,
+                                  StreamPtr<BlockRow> input) {
+  return std::make_unique<ShuffledItems<BlockRow>>(step, key, std::move(input));
+}
+
+StreamPtr<Element> make_shuffled(const DatasetStep& step, uint64_t key, StreamPtr<Element> input) {
+  if (step.count == kUnknownCount) {
+    return std::make_unique<ShuffledItems<Element>>(step, key, std::move(input));
+  }
   return std::make_unique<ShuffledElements>(step, key, std::move(input));
 }
 

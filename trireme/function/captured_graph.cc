@@ -67,7 +67,8 @@ bool CapturedGraph::is_valid() const {
 std::shared_ptr<const CapturedGraph> make_captured_graph(const std::string& function,
                                                          CheckedCapture checked,
                                                          ModuleStates modules,
-                                                         FunctionCall::Shape shape) {
+                                                         FunctionCall::Shape shape,
+                                                         std::vector<bool> accepts_end) {
   auto graph = std::make_shared<CapturedGraph>();
   graph->modules = std::move(modules);
   graph->plan = std::move(checked.plan);
@@ -75,6 +76,7 @@ std::shared_ptr<const CapturedGraph> make_captured_graph(const std::string& func
   graph->externals = std::move(checked.captured.externals);
   graph->external_objects = std::move(checked.captured.external_objects);
   graph->shape = std::move(shape);
+  graph->accepts_end = std::move(accepts_end);
   graph->remote = remote_part(graph->plan->graph->def);
   graph->backend = backend_of(function, graph->variables);
   for (const auto& variable : graph->variables) {

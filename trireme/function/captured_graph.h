@@ -28,6 +28,7 @@ struct CapturedGraph {
   std::vector<ExternalTensor> externals;       // tensors that became constants
   std::vector<TensorObject> external_objects;  // their objects that outlived the capture
   FunctionCall::Shape shape;                   // structure of the results
+  std::vector<bool> accepts_end;  // for each source, true if the body accepts that it ends
   // Description of a part that the program itself cannot run, for errors; empty if there is none.
   std::string remote;
   // Backend of the variables that do not live in the program; null if all do.
@@ -45,6 +46,7 @@ struct CapturedGraph {
 std::shared_ptr<const CapturedGraph> make_captured_graph(const std::string& function,
                                                          CheckedCapture checked,
                                                          ModuleStates modules,
-                                                         FunctionCall::Shape shape);
+                                                         FunctionCall::Shape shape,
+                                                         std::vector<bool> accepts_end);
 
 }  // namespace trireme::internal

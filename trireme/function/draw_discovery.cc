@@ -35,13 +35,19 @@ Error draws_vary(const std::string& function) {
                             "draws may depend on its arguments only"));
 }
 
-// Returns the error for a source that has fewer than `counts` elements left.
-Error end_of_data(const std::string& function, const DrawnCall& call,
-                  const std::vector<size_t>& counts) {
+// Returns the source that has fewer than `counts` elements left. Elements are drawn from one source
+// after the other, so the first that lacks some has ended.
+size_t ended_source(const DrawnCall& call, const std::vector<size_t>& counts) {
   const std::vector<size_t> drawn = call.draws().counts();
-  // Elements are drawn from one source after the other, so the first that lacks some has ended.
   size_t ended = 0;
   while (drawn[ended] >= counts[ended]) ++ended;
+  return ended;
+}
+
+// Returns the error for a source that has fewer than `counts` elements left.
+Error end_of_data(const std::string& function, const DrawnCall& call, size_t ended,
+                  const std::vector<size_t>& counts) {
+  const std::vector<size_t> drawn = call.draws().counts();
   const std::string left = drawn[ended] == 0
                                ? "has no more elements"
                                : absl::StrCat("has only ", drawn[ended], " of the ", counts[ended],
@@ -90,8 +96,10 @@ TensorCursor::Drawn DrawingBody::make_drawn_elements(const std::vector<at::Tenso
 void DrawingBody::check_counts(const TensorCursor::Drawn& drawn, bool ended) {
   const std::vector<size_t> counts = call_.draws().counts();
   std::vector<size_t> asked;
+  accepts_end_.clear();
   for (size_t i = 0; i < counts.size(); ++i) {
     asked.push_back(drawn.at(call_.call().sources[i])->asked());
+    accepts_end_.push_back(drawn.at(call_.call().sources[i])->accepts_end());
     // A body that was cut short might have asked for more.
     if (!ended) asked[i] = std::max(asked[i], counts[i]);
   }
@@ -100,7 +108,7 @@ void DrawingBody::check_counts(const TensorCursor::Drawn& drawn, bool ended) {
   } else if (settled_) {
     throw draws_vary(function_);
   } else {
-    throw DrawCountMismatch{asked};
+    throw DrawCountMismatch{asked, accepts_end_};
   }
 }
 
@@ -116,7 +124,9 @@ void DrawDiscovery::redraw(const DrawCountMismatch& others) {
     call_.adjust(others.counts);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kEndOfData) throw;
-    throw end_of_data(function_, call_, others.counts);
+    const size_t ended = ended_source(call_, others.counts);
+    if (others.accepts_end[ended]) throw EndAccepted();
+    throw end_of_data(function_, call_, ended, others.counts);
   }
 }
 

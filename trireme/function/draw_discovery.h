@@ -16,7 +16,8 @@ namespace trireme::internal {
 // Thrown by DrawingBody if the body asked for other numbers of elements than were drawn. Not a
 // std::exception, so that no program catches it.
 struct DrawCountMismatch {
-  std::vector<size_t> counts;  // number of elements of each source to try next
+  std::vector<size_t> counts;     // number of elements of each source to try next
+  std::vector<bool> accepts_end;  // for each source, true if the body accepts that it ends
 };
 
 // Runs the body of a call in a capture, with drawn elements in place of the sources. The function's
@@ -30,6 +31,8 @@ class DrawingBody {
   // the body asks for other numbers of elements than were drawn, or Error if it does so although an
   // earlier run asked for exactly those that were drawn.
   std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& inputs);
+  // Returns for each source whether the body accepts that it ends. Must be called after a run.
+  const std::vector<bool>& accepts_end() const { return accepts_end_; }
 
  private:
   TensorCursor::Drawn make_drawn_elements(const std::vector<at::Tensor>& inputs) const;
@@ -37,6 +40,7 @@ class DrawingBody {
 
   const std::string& function_;
   const DrawnCall& call_;
+  std::vector<bool> accepts_end_;
   bool settled_ = false;  // true once a run asked for exactly the elements that were drawn
 };
 
@@ -48,7 +52,8 @@ class DrawDiscovery {
 
   // Calls `attempt`, which captures with a DrawingBody, and returns its result. While it throws
   // DrawCountMismatch, draws other numbers of elements and calls it again. Throws Error after too
-  // many attempts, and with code END_OF_DATA if a source has too few elements.
+  // many attempts, and with code END_OF_DATA if a source has too few elements, or EndAccepted if
+  // the body accepts that.
   template <typename Attempt>
   auto run(Attempt attempt) {
     for (;;) {

@@ -44,7 +44,7 @@ std::vector<at::Tensor> DrawnCall::inputs() const {
   return inputs;
 }
 
-std::vector<Draw> DrawnCall::layout() const {
+std::vector<Draw> DrawnCall::layout(const std::vector<bool>& accepts_end) const {
   std::vector<Draw> layout;
   size_t input = call_.tensors.size();
   for (size_t i = 0; i < call_.sources.size(); ++i) {
@@ -53,7 +53,8 @@ std::vector<Draw> DrawnCall::layout() const {
                       .resource = call_.sources[i]->resource(),
                       .elements = elements.size(),
                       .tensors = elements.empty() ? 0 : elements[0].size(),
-                      .first_input = input});
+                      .first_input = input,
+                      .accepts_end = accepts_end[i]});
     input += layout.back().elements * layout.back().tensors;
   }
   return layout;

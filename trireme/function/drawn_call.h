@@ -33,8 +33,8 @@ class DrawnCall {
   // Returns the inputs of the step's graph: the tensors of the arguments, then those of the
   // elements.
   std::vector<at::Tensor> inputs() const;
-  // Returns, for each source, which inputs are its elements.
-  std::vector<Draw> layout() const;
+  // Returns, for each source, which inputs are its elements. `accepts_end` is that of the graph.
+  std::vector<Draw> layout(const std::vector<bool>& accepts_end) const;
 
  private:
   const FunctionCall& call_;

@@ -29,6 +29,8 @@ class ElementSource {
   virtual ~ElementSource() = default;
   // Takes the next element. Throws Error, with code END_OF_DATA if there are no more.
   virtual NumberedElement draw() = 0;
+  // Does the same for a caller that accepts that there are no more elements.
+  virtual NumberedElement draw_optional() { return draw(); }
   // Lets an element that was drawn be drawn again, before those with larger numbers. To put back
   // several, begin with the last one.
   virtual void put_back(NumberedElement element) = 0;
@@ -38,6 +40,10 @@ class ElementSource {
   // Returns a name for errors.
   virtual std::string name() const = 0;
 };
+
+// Thrown by a call of a function that accepts the end of the data, if there are no more elements.
+// Not a std::exception, so that no program catches it.
+struct EndAccepted {};
 
 using ElementSources = std::vector<std::shared_ptr<ElementSource>>;
 
@@ -87,15 +93,22 @@ class DrawnElements : public ElementSource {
       : name_(std::move(name)), elements_(std::move(elements)) {}
 
   NumberedElement draw() override;
+  NumberedElement draw_optional() override {
+    ++asked_optionally_;
+    return draw();
+  }
   void put_back(NumberedElement) override { --asked_; }
   std::string name() const override { return name_; }
   // Returns the number of elements that the body has asked for.
   size_t asked() const { return asked_; }
+  // Returns true if the body accepts for each of them that there is none.
+  bool accepts_end() const { return asked_optionally_ >= asked_; }
 
  private:
   const std::string name_;
   const std::vector<Element> elements_;
   size_t asked_ = 0;
+  size_t asked_optionally_ = 0;  // number of these that were asked for by draw_optional()
 };
 
 }  // namespace trireme::internal

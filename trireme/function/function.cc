@@ -81,6 +81,15 @@ struct FunctionCore::Impl {
     return result;
   }
 
+  // Returns nullopt if there are no more elements and the body accepts that.
+  std::optional<Prepared> prepare_unless_ended(const FunctionCall& call) {
+    try {
+      return prepare(call);
+    } catch (const EndAccepted&) {
+      return std::nullopt;
+    }
+  }
+
   std::shared_ptr<const CapturedGraph> graph_for(const DrawnCall& call) {
     std::string key = signature_key(call.signatures());
     if (auto found = cache.find(key)) return found;
@@ -95,15 +104,17 @@ struct FunctionCore::Impl {
                                 .draws = call.draws().counts(),
                                 .graph = nullptr};
     ModuleStates modules = ModuleStates::now();
-    auto graph = make_captured_graph(name, capture_body(call, inputs), std::move(modules),
-                                     call.call().shape);
+    DrawingBody body(name, call);
+    CheckedCapture captured = capture_body(body, call, inputs);
+    auto graph = make_captured_graph(name, std::move(captured), std::move(modules),
+                                     call.call().shape, body.accepts_end());
     entry.graph = graph;
     cache.add(std::move(entry), call.signatures());
     return graph;
   }
 
-  CheckedCapture capture_body(const DrawnCall& call, const std::vector<at::Tensor>& inputs) const {
-    DrawingBody body(name, call);
+  CheckedCapture capture_body(DrawingBody& body, const DrawnCall& call,
+                              const std::vector<at::Tensor>& inputs) const {
     try {
       return capture_and_check(std::ref(body), inputs,
                                {.name = name,
@@ -174,7 +185,7 @@ struct FunctionCore::Impl {
     step->function = name;
     step->plan = prepared.graph->plan;
     step->variables = prepared.graph->variables;
-    step->draws = prepared.call.layout();
+    step->draws = prepared.call.layout(prepared.graph->accepts_end);
     step->inputs = std::move(prepared.inputs);
     step->seed = seed();
     step->step = count.next();
@@ -220,7 +231,9 @@ FunctionCore::~FunctionCore() = default;
 
 FunctionCore::Result FunctionCore::run(const FunctionCall& call, const StepOptions& options) {
   const SuspendDeviceCheck no_device_check;
-  Impl::Prepared prepared = impl_->prepare(call);
+  std::optional<Impl::Prepared> found = impl_->prepare_unless_ended(call);
+  if (!found) return {{}, nullptr};
+  Impl::Prepared& prepared = *found;
   const CapturedGraph& graph = *prepared.graph;
   impl_->check_runs_here(prepared);
   if (graph.backend != nullptr) {
@@ -235,17 +248,20 @@ FunctionCore::Result FunctionCore::run(const FunctionCall& call, const StepOptio
 
 std::shared_ptr<const FunctionStep> FunctionCore::step(const FunctionCall& call) {
   const SuspendDeviceCheck no_device_check;
-  Impl::Prepared prepared = impl_->prepare(call);
-  auto step = impl_->step_of(prepared);
+  std::optional<Impl::Prepared> prepared = impl_->prepare_unless_ended(call);
+  if (!prepared) return nullptr;
+  auto step = impl_->step_of(*prepared);
   step->step = impl_->count.take();
-  prepared.call.keep();
+  prepared->call.keep();
   return step;
 }
 
 std::shared_ptr<const FunctionStep> FunctionCore::preview(const FunctionCall& call) {
   const SuspendDeviceCheck no_device_check;
-  Impl::Prepared prepared = impl_->prepare(call);
-  return impl_->step_of(prepared);
+  std::optional<Impl::Prepared> prepared = impl_->prepare_unless_ended(call);
+  if (prepared) return impl_->step_of(*prepared);
+  throw Error(ErrorCode::kEndOfData, "its iterators have too few elements left for a step",
+              impl_->origin());
 }
 
 void FunctionCore::run_eagerly(const std::function<void()>& body) {

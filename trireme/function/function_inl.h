@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/base/error.h"
 #include "trireme/capture/eager_mode.h"
 #include "trireme/capture/function_step.h"
 #include "trireme/function/function.h"
@@ -31,12 +32,12 @@ class FunctionCore {
 
   struct Result {
     std::vector<at::Tensor> tensors;
-    FunctionCall::Shape shape;
+    FunctionCall::Shape shape;  // null if there are no more elements and the body accepts that
   };
   // Runs one step, in this process or where its variables live.
   Result run(const FunctionCall& call, const StepOptions& options);
   // Returns the step that run() would run, to run it elsewhere. Counts as a step and draws its
-  // elements.
+  // elements. Returns null if there are no more elements and the body accepts that.
   std::shared_ptr<const FunctionStep> step(const FunctionCall& call);
   // Returns the same step for inspection. Does not count as a step, and puts back what it draws.
   std::shared_ptr<const FunctionStep> preview(const FunctionCall& call);
@@ -62,10 +63,26 @@ bool is_in_eager_step();
 // step must not change with the variable later.
 at::Tensor detach_from_variables(const at::Tensor& tensor);
 
+// Returns the result of a function that accepts the end of the data and has found it: an R without
+// tensors.
+template <typename R>
+R result_at_end() {
+  if constexpr (std::is_default_constructible_v<R>) {
+    return R();
+  } else if constexpr (!std::is_void_v<R>) {
+    throw Error(
+        ErrorCode::kEndOfData,
+        "there are no more elements, and the function has no result for that; give the type "
+        "of its result a default constructor");
+  }
+}
+
 // Makes a function's result of type R out of the tensors that a run gave. `shape` is the
-// FunctionStep's: a result with undefined tensors, as std::optional<R>.
+// FunctionStep's: a result with undefined tensors, as std::optional<R>. It is null for
+// result_at_end().
 template <typename R>
 R assemble(const void* shape, const std::vector<at::Tensor>& tensors) {
+  if (shape == nullptr) return result_at_end<R>();
   if constexpr (!std::is_void_v<R>) {
     TensorCursor reader(tensors);
     return Structure<R>::replace(**static_cast<const std::optional<R>*>(shape), reader);

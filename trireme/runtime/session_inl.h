@@ -27,6 +27,7 @@ R Session::run(const SessionStepOptions& options, const Function<R(Args...)>& fu
                std::decay_t<Args>... args) {
   using Steps = internal::Access<Function<R(Args...)>>;
   const auto step = Steps::prepare(function, std::move(args)...);
+  if (step == nullptr) return internal::result_at_end<R>();
   return internal::assemble<R>(step->shape.get(), run_step(*step, options));
 }
 
@@ -41,6 +42,14 @@ std::future<R> Session::start(const Function<R(Args...)>& function, std::decay_t
   using Steps = internal::Access<Function<R(Args...)>>;
   const auto step = Steps::prepare(function, std::move(args)...);
   auto promise = std::make_shared<std::promise<R>>();
+  if (step == nullptr) {
+    if constexpr (std::is_void_v<R>) {
+      promise->set_value();
+    } else {
+      promise->set_value(internal::result_at_end<R>());
+    }
+    return promise->get_future();
+  }
   // The callback does not hold the step, which would keep the caller's tensors.
   const auto shape = step->shape;
   start_step(*step, {},

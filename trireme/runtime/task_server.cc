@@ -25,6 +25,7 @@ absl::StatusOr<std::unique_ptr<TaskServer>> TaskServer::start(TaskServerOptions 
   context->start_bytes = options.start_bytes;
   context->incarnation = new_incarnation();
   context->checkpoint_root = options.checkpoint_root;
+  context->data_root = options.data_root;
   context->started = Clock::real().now();
   context->credentials = options.credentials;
   context->faults = options.faults;

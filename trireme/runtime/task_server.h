@@ -31,6 +31,7 @@ struct TaskContext {
   uint64_t start_bytes = 0;  // limit on the bytes of inputs of steps in flight that clients started
   uint64_t incarnation = 0;
   std::string checkpoint_root;  // folder inside which the task may read and write checkpoints
+  std::string data_root;        // folder inside which the task may read files of datasets
   Time started;
   Credentials credentials = Credentials::loopback();
   std::shared_ptr<FaultInjector>
@@ -62,6 +63,8 @@ struct TaskServerOptions {
   // Folder inside which clients may let the task read and write checkpoints; empty for the working
   // directory.
   std::string checkpoint_root = {};
+  // Folder inside which clients may let the task read files of datasets; empty for none.
+  std::string data_root = {};
   std::vector<ServiceFactory> services;
 };
 

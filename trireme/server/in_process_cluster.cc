@@ -68,6 +68,7 @@ class InProcessCluster::Impl {
                                              .task = task,
                                              .devices = devices_,
                                              .checkpoint_root = "/",
+                                             .data_root = "/",
                                              .services = all_services()}));
   }
 

@@ -49,6 +49,7 @@ TaskServerOptions to_task_options(const Cluster& cluster, const ServerOptions& o
           .bind_host = options.bind_host,
           .exit_with_job = options.exit_with_job,
           .checkpoint_root = options.checkpoint_root,
+          .data_root = options.data_root,
           .services = all_services(options.memory_limit)};
 }
 

@@ -22,6 +22,9 @@ struct ServerOptions {
   // Folder inside which programs may let this task read and write checkpoints; empty for the
   // working directory of the process.
   std::string checkpoint_root = {};
+  // Folder inside which programs may let this task read the files of datasets; empty to let it read
+  // none. Names that are relative are relative to this folder.
+  std::string data_root = {};
   // Folder with this task's certificates, as `trireme certs init` writes them (docs/security.md).
   // Without certificates, only this machine can reach the server.
   std::string certs = {};

@@ -4,12 +4,14 @@
 #include <torch/nn/module.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
 #include "trireme/capture/capture.h"
 #include "trireme/capture/variable_registry.h"
+#include "trireme/data/rebatch.h"
 #include "trireme/ps/parameter_server_backend.h"
 #include "trireme/tensor/format_shape.h"
 
@@ -132,6 +134,19 @@ void ParameterServerStrategy::push_module(const torch::nn::Module& module,
   const auto& backend = internal::Access<ParameterServers>::backend(servers_);
   const ModulePair pair = pair_of(module, local, *backend);
   backend->assign_all(pair.variables, pair.local);
+}
+
+DatasetCreator ParameterServerStrategy::distribute_dataset(const Dataset& dataset,
+                                                           const DistributeOptions& options) const {
+  return DatasetCreator(
+      [dataset, shard = options.shard, replicas = options_.replicas](const InputContext& context) {
+        return shard_dataset(internal::rebatch(dataset, 1, replicas, 0), shard, context);
+      });
+}
+
+DatasetCreator ParameterServerStrategy::distribute_datasets_from_function(
+    std::function<Dataset(const InputContext&)> dataset_function) const {
+  return DatasetCreator(std::move(dataset_function));
 }
 
 }  // namespace trireme

@@ -2,10 +2,15 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "trireme/cluster/cluster_spec.h"
 #include "trireme/cluster/resolver.h"
+#include "trireme/data/dataset.h"
+#include "trireme/data/dataset_creator.h"
+#include "trireme/data/input_context.h"
+#include "trireme/data/sharding.h"
 #include "trireme/ps/parameter_servers.h"
 #include "trireme/strategy/per_replica.h"
 
@@ -124,6 +129,21 @@ class ParameterServerStrategy {
   // tensors.
   template <typename T>
   T reduce(ReduceOp op, const PerReplica<T>& values) const;
+
+  // Returns a function that makes the dataset of each worker, for
+  // ClusterCoordinator::create_per_worker_dataset(). The workers train asynchronously to each
+  // other, so each gets the whole dataset, unless `options` tell how to divide it (see
+  // shard_dataset()). The replicas of a worker share a batch: each draws its part of it. A batch
+  // that cannot be divided evenly is divided into parts whose sizes differ by one, with a warning.
+  //
+  //   auto data = coordinator.create_per_worker_dataset(
+  //       strategy.distribute_dataset(dataset, {.shard = tr::Shard::kAuto}));
+  DatasetCreator distribute_dataset(const Dataset& dataset, const DistributeOptions& options = {
+                                                                .shard = Shard::kOff}) const;
+  // Does the same with the dataset that `dataset_function` returns for each worker, as it is: with
+  // one batch for each replica.
+  DatasetCreator distribute_datasets_from_function(
+      std::function<Dataset(const InputContext&)> dataset_function) const;
 
   // Returns the number of replicas on each worker. Divide the loss of a replica by it.
   int num_replicas_in_sync() const { return options_.replicas; }

@@ -1,0 +1,250 @@
+#include "trireme/data/sharding.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+#include "trireme/capture/device_request.h"
+#include "trireme/data/dataset_data.h"
+#include "trireme/data/dataset_steps.h"
+#include "trireme/data/warn_once.h"
+
+// A dataset is divided by an edit of its definition, from which it is then made again: files are
+// taken out of the sources, or a shard step is put in. Neither changes which tensors belong to the
+// definition.
+//
+// A shard step stands as far ahead as possible, directly after the source, so that shuffles,
+// batches and repetitions after it work on the elements of one worker. take(), skip(), shard() and
+// zip() depend on the numbers of elements, so the shard step stands after the last of them. The
+// elements before a shard step must come in the same order on all workers. This excludes shuffles,
+// whose order depends on the seed of each worker's iterator. The datasets that concatenate() joins
+// are divided one by one.
+namespace trireme {
+namespace {
+
+// Returns the definitions inside of a step: those of the datasets that it joins with the one before
+// it.
+std::vector<proto::DatasetDef*> definitions_in(proto::DatasetStep& step) {
+  std::vector<proto::DatasetDef*> definitions;
+  if (step.has_zip()) {
+    for (proto::DatasetDef& other : *step.mutable_zip()->mutable_others()) {
+      definitions.push_back(&other);
+    }
+  }
+  if (step.has_concatenate()) {
+    definitions.push_back(step.mutable_concatenate()->mutable_other());
+  }
+  return definitions;
+}
+
+// Returns the number of steps for which a condition holds, including those of inner definitions.
+template <typename F>
+int64_t count_steps(proto::DatasetDef& def, const F& condition) {
+  int64_t count = 0;
+  for (proto::DatasetStep& step : *def.mutable_steps()) {
+    if (condition(step)) ++count;
+    for (proto::DatasetDef* inner : definitions_in(step)) count += count_steps(*inner, condition);
+  }
+  return count;
+}
+
+// Returns the name of a step that must see the elements of all workers, or null.
+const char* ordered_step(const proto::DatasetStep& step) {
+  if (step.has_take()) return "take()";
+  if (step.has_skip()) return "skip()";
+  if (step.has_zip()) return "zip()";
+  return step.has_shard() && !step.shard().is_hint() ? "shard()" : nullptr;
+}
+
+void set_shard(proto::DatasetStep& step, const InputContext& context) {
+  step.mutable_shard()->set_count(context.num_input_pipelines);
+  step.mutable_shard()->set_index(context.input_pipeline_id);
+}
+
+int64_t count_files(proto::DatasetDef& def, int steps) {
+  int64_t files = 0;
+  for (int i = 0; i < steps; ++i) {
+    files += def.steps(i).files().names_size();
+    for (proto::DatasetDef* inner : definitions_in(*def.mutable_steps(i))) {
+      files += count_files(*inner, inner->steps_size());
+    }
+  }
+  return files;
+}
+
+// Keeps the files of one worker in a source.
+absl::Status keep_files_of(proto::DatasetStep& source, const InputContext& context) {
+  if (!source.has_files()) return invalid_argument("it has a source without files");
+  auto& names = *source.mutable_files()->mutable_names();
+  if (names.size() < context.num_input_pipelines) {
+    return invalid_argument(absl::StrCat("it has ", names.size(), " files for ",
+                                         context.num_input_pipelines, " workers"));
+  }
+  int kept = 0;
+  for (int i = context.input_pipeline_id; i < names.size(); i += context.num_input_pipelines) {
+    names.SwapElements(kept++, i);
+  }
+  names.DeleteSubrange(kept, names.size() - kept);
+  return absl::OkStatus();
+}
+
+// Keeps the files of one worker in all sources of a definition. Returns the reason if they cannot
+// be divided. `zips` is true to allow zip().
+absl::Status keep_files(proto::DatasetDef& def, bool zips, const InputContext& context) {
+  for (int i = 1; i < def.steps_size(); ++i) {
+    proto::DatasetStep& step = *def.mutable_steps(i);
+    const char* ordered = ordered_step(step);
+    if (ordered != nullptr && !(step.has_zip() && zips)) {
+      return invalid_argument(
+          absl::StrCat("its ", ordered, " depends on the records of all files"));
+    }
+    for (proto::DatasetDef* inner : definitions_in(step)) {
+      const int64_t files = count_files(def, i), others = count_files(*inner, inner->steps_size());
+      if (step.has_zip() && files != others) {
+        return invalid_argument(
+            absl::StrCat("its zip() joins sources with ", files, " and ", others, " files"));
+      }
+    }
+  }
+  for (proto::DatasetStep& step : *def.mutable_steps()) {
+    for (proto::DatasetDef* inner : definitions_in(step)) {
+      TRIREME_RETURN_IF_ERROR(keep_files(*inner, zips, context));
+    }
+  }
+  return keep_files_of(*def.mutable_steps(0), context);
+}
+
+// Adds a step that keeps the elements of one worker.
+absl::Status keep_elements(proto::DatasetDef& def, const InputContext& context) {
+  int place = def.steps_size() > 1 && def.steps(1).has_interleave() ? 2 : 1;
+  const char* ordered = nullptr;
+  for (int i = place; i < def.steps_size(); ++i) {
+    if (ordered_step(def.steps(i)) == nullptr) continue;
+    ordered = ordered_step(def.steps(i));
+    place = i + 1;
+  }
+  proto::DatasetDef before;
+  for (int i = 0; i < place; ++i) *before.add_steps() = def.steps(i);
+  if (count_steps(before, [](const auto& step) { return step.has_shuffle(); }) > 0) {
+    return invalid_argument(absl::StrCat("its ", ordered,
+                                         " comes after a shuffle(), which gives every worker "
+                                         "another order; put shuffle() after ",
+                                         ordered));
+  }
+  for (int i = place; i < def.steps_size(); ++i) {
+    for (proto::DatasetDef* inner : definitions_in(*def.mutable_steps(i))) {
+      TRIREME_RETURN_IF_ERROR(keep_elements(*inner, context));
+    }
+  }
+  set_shard(*def.add_steps(), context);
+  for (int i = def.steps_size() - 1; i > place; --i) def.mutable_steps()->SwapElements(i - 1, i);
+  return absl::OkStatus();
+}
+
+bool is_hint(const proto::DatasetStep& step) {
+  return step.has_shard() && step.shard().is_hint();
+}
+
+void fill_in_hints(proto::DatasetDef& def, const InputContext& context) {
+  for (proto::DatasetStep& step : *def.mutable_steps()) {
+    if (is_hint(step)) set_shard(step, context);
+    for (proto::DatasetDef* inner : definitions_in(step)) fill_in_hints(*inner, context);
+  }
+}
+
+// Makes a dataset from the definition of a worker's part.
+absl::StatusOr<Dataset> make_part(internal::DatasetData data) {
+  const internal::SuspendDeviceCheck own;
+  auto part = internal::dataset_from(std::move(data));
+  if (part.ok()) return part;
+  return make_status(
+      error_code(part.status()),
+      absl::StrCat("the part of one worker is not valid: ", describe(part.status()),
+                   "; its last batch may have another size than in the whole dataset, which map() "
+                   "and filter() were captured for: put them before batch(), or set drop_remainder "
+                   "there"));
+}
+
+absl::StatusOr<Dataset> shard_by(const Dataset& dataset, Shard policy,
+                                 const InputContext& context) {
+  if (policy == Shard::kOff || context.num_input_pipelines == 1) return dataset;
+  internal::DatasetData data = internal::data_of(dataset);
+  const bool has_hint = count_steps(data.def, is_hint) > 0;
+  if (policy == Shard::kHint && !has_hint) {
+    return invalid_argument(
+        "it has no step that Shard::kHint could fill in; add shard(ShardHint()) before shuffle() "
+        "and batch(), or use Shard::kAuto");
+  }
+  if (policy == Shard::kHint || (policy == Shard::kAuto && has_hint)) {
+    fill_in_hints(data.def, context);
+    return make_part(std::move(data));
+  }
+  if (policy != Shard::kData) {
+    internal::DatasetData files = data;
+    const absl::Status kept = keep_files(files.def, policy == Shard::kFile, context);
+    if (kept.ok()) return make_part(std::move(files));
+    const std::string reason(kept.message());
+    if (policy == Shard::kFile) {
+      return invalid_argument(absl::StrCat(
+          "its files cannot be divided among workers: ", reason,
+          "; use Shard::kData, where each worker reads everything and keeps its part"));
+    }
+    if (count_files(data.def, data.def.steps_size()) > 0) {
+      internal::warn_once(absl::StrCat(
+          "dataset ", dataset.describe(), ": its files cannot be divided among workers: ", reason,
+          "; each worker reads everything and keeps its part (Shard::kData)"));
+    }
+  }
+  TRIREME_RETURN_IF_ERROR(keep_elements(data.def, context));
+  return make_part(std::move(data));
+}
+
+// Returns the dataset with a shard step.
+Dataset with_shard(const Dataset& dataset, proto::DatasetStep def) {
+  return internal::Access<Dataset>::make(value_or_throw(
+      internal::add_step(internal::Access<Dataset>::last(dataset), std::move(def), {})));
+}
+
+}  // namespace
+
+Dataset shard_dataset(const Dataset& dataset, Shard policy, const InputContext& context) {
+  const Origin origin{"", absl::StrCat("dataset ", dataset.describe())};
+  if (policy == Shard::kDynamic) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "Shard::kDynamic needs a coordinator, which hands out the data; pass the dataset "
+                "to ClusterCoordinator::create_per_worker_dataset()",
+                origin);
+  }
+  if (context.input_pipeline_id < 0 || context.input_pipeline_id >= context.num_input_pipelines) {
+    throw Error(ErrorCode::kInvalidArgument,
+                absl::StrCat("there is no worker ", context.input_pipeline_id, " among ",
+                             context.num_input_pipelines,
+                             "; input_pipeline_id counts from 0 up to num_input_pipelines - 1"),
+                origin);
+  }
+  auto part = shard_by(dataset, policy, context);
+  if (!part.ok()) throw to_error(with_origin(part.status(), origin));
+  return *std::move(part);
+}
+
+Dataset Dataset::shard(int64_t count, int64_t index) const {
+  proto::DatasetStep def;
+  def.mutable_shard()->set_count(count);
+  def.mutable_shard()->set_index(index);
+  return with_shard(*this, std::move(def));
+}
+
+Dataset Dataset::shard(const InputContext& context) const {
+  return shard(context.num_input_pipelines, context.input_pipeline_id);
+}
+
+Dataset Dataset::shard(ShardHint) const {
+  proto::DatasetStep def;
+  def.mutable_shard()->set_count(1);
+  def.mutable_shard()->set_is_hint(true);
+  return with_shard(*this, std::move(def));
+}
+
+}  // namespace trireme
