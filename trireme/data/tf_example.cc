@@ -1,13 +1,18 @@
 // A tf.Example is a protobuf message, which is decoded here from its wire format without building
 // messages:
+//
 //   Example   { Features features = 1; }
-//   Features  { map<string, Feature> feature = 1; }   // entries { string key = 1; Feature value =
-//   2; } Feature   { oneof { BytesList = 1; FloatList = 2; Int64List = 3; } } *List     { repeated
-//   value = 1; }                 // numbers packed or one by one
-// A first walk finds the bytes of each feature that is read, and a second one decodes them into the
-// columns. So the last one of several entries with the same key wins, as it does in protobuf. A
-// message that comes in several parts is merged by putting the bytes of its parts together, which
-// is how protobuf defines it. Unknown fields are passed over.
+//   Features  { map<string, Feature> feature = 1; }
+//   Feature   { oneof { BytesList = 1; FloatList = 2; Int64List = 3; } }
+//   *List     { repeated value = 1; }
+//
+// An entry of the map is a message { string key = 1; Feature value = 2; }. Numbers of a list are
+// packed or come one by one. A first walk finds the bytes of each feature that is read, and a
+// second one decodes them into the columns. So the last one of several entries with the same key
+// wins, as it does in protobuf. A message that comes in several parts is merged by putting the
+// bytes of its parts together, which is how protobuf defines it. Unknown fields are passed over.
+// Small entries and lists that have nothing unusual, which most files consist of, are recognized by
+// their first bytes.
 #include "trireme/data/tf_example.h"
 
 #include <ATen/ops/empty.h>
@@ -30,6 +35,43 @@ constexpr char kNotAnExample[] = "its data is not a valid tf.Example; write the 
 const char* tf_list_name(TfListKind kind) {
   return kind == TfListKind::kBytes ? "a BytesList"
                                     : (kind == TfListKind::kFloat ? "a FloatList" : "an Int64List");
+}
+
+// Returns the first two bytes of a field of fewer than 128 bytes.
+constexpr uint32_t tf_head(uint32_t tag, size_t size) {
+  return tag | static_cast<uint32_t>(size) << 8;
+}
+
+// Finds the key and the value of an entry of the map that has one of each, in this order and of
+// fewer than 128 bytes. Returns false for all others, valid or not.
+bool read_plain_entry(std::string_view entry, std::string_view* key, std::string_view* value) {
+  if (entry.size() < 4) return false;
+  const size_t key_size = static_cast<uint8_t>(entry[1]);
+  if (entry[0] != tf_tag(1, kTfBytes) || key_size >= 0x80 || entry.size() < key_size + 4) {
+    return false;
+  }
+  const size_t size = entry.size() - key_size - 4;
+  uint16_t head;
+  std::memcpy(&head, entry.data() + key_size + 2, sizeof(head));
+  if (size >= 0x80 || head != tf_head(tf_tag(2, kTfBytes), size)) return false;
+  *key = {entry.data() + 2, key_size};
+  *value = {entry.data() + key_size + 4, size};
+  return true;
+}
+
+// Finds the text or the packed numbers of a feature with one list of this kind, which has one field
+// of fewer than 126 bytes. Returns false for all others, valid or not.
+bool read_plain_list(std::string_view feature, TfListKind kind, std::string_view* values) {
+  if (feature.size() < 4 || feature.size() >= 0x80) return false;
+  const size_t size = feature.size() - 4;
+  uint32_t heads;
+  std::memcpy(&heads, feature.data(), sizeof(heads));
+  if (heads != (tf_head(tf_tag(static_cast<uint32_t>(kind), kTfBytes), size + 2) |
+                tf_head(tf_tag(1, kTfBytes), size) << 16)) {
+    return false;
+  }
+  *values = feature.substr(4);
+  return true;
 }
 
 }  // namespace
@@ -92,8 +134,12 @@ bool TfExampleRows::find_features(std::string_view example) {
 }
 
 bool TfExampleRows::find_entry(std::string_view entry, size_t position) {
-  TfFields fields(entry);
   std::string_view key, value, part;
+  if (read_plain_entry(entry, &key, &value)) {
+    keep_entry(key, value, position);
+    return true;
+  }
+  TfFields fields(entry);
   bool has_value = false;
   std::string* joined = nullptr;
   while (!fields.done()) {
@@ -114,9 +160,13 @@ bool TfExampleRows::find_entry(std::string_view entry, size_t position) {
       return false;
     }
   }
+  keep_entry(key, value, position);
+  return true;
+}
+
+void TfExampleRows::keep_entry(std::string_view key, std::string_view value, size_t position) {
   const int column = column_of(key, position);
   if (column >= 0) found_[column] = value;
-  return true;
 }
 
 // Returns the number of a feature's column, or -1 if it is not read. Programs often write the
@@ -136,6 +186,9 @@ bool TfExampleRows::add_feature(size_t column) {
   const TfFeature& feature = schema_.features()[column];
   TfListKind kind;
   std::string_view list;
+  if (read_plain_list(found_[column], feature.kind, &list)) {
+    return feature.kind == TfListKind::kBytes ? put_text(column, list) : put_numbers(column, list);
+  }
   if (!find_tf_list(found_[column], &joined_list_, &kind, &list)) return fail(kNotAnExample);
   if (kind == TfListKind::kNone) return add_missing(column);
   if (kind != feature.kind) {
@@ -180,6 +233,11 @@ bool TfExampleRows::add_text(size_t column, std::string_view list) {
   if (count != 1) {
     return fail("feature '", feature.name, "' has ", count, " values, expected 1");
   }
+  return put_text(column, text);
+}
+
+bool TfExampleRows::put_text(size_t column, std::string_view text) {
+  const TfFeature& feature = schema_.features()[column];
   const auto size = static_cast<int64_t>(text.size());
   if (!feature.is_ragged && size > feature.values) {
     return fail("feature '", feature.name, "' has a text of ", size, " bytes, but the column has ",
@@ -196,6 +254,11 @@ bool TfExampleRows::add_numbers(size_t column, std::string_view list) {
   const TfFeature& feature = schema_.features()[column];
   std::string_view run;
   if (!find_tf_run(list, feature.kind, &joined_run_, &run)) return fail(kNotAnExample);
+  return put_numbers(column, run);
+}
+
+bool TfExampleRows::put_numbers(size_t column, std::string_view run) {
+  const TfFeature& feature = schema_.features()[column];
   const int64_t count = count_tf_numbers(run, feature.kind);
   if (count < 0) return fail(kNotAnExample);
   if (count == 0 && feature.missing) return add_missing(column);

@@ -39,12 +39,15 @@ class TfExampleRows {
 
   bool find_features(std::string_view example);
   bool find_entry(std::string_view entry, size_t position);
+  void keep_entry(std::string_view key, std::string_view value, size_t position);
   int column_of(std::string_view key, size_t position);
   // The following return false, with fault_ set, if the record is not valid.
   bool add_feature(size_t column);
   bool add_missing(size_t column);
   bool add_text(size_t column, std::string_view list);
   bool add_numbers(size_t column, std::string_view list);
+  bool put_text(size_t column, std::string_view text);
+  bool put_numbers(size_t column, std::string_view run);
   template <typename... Parts>
   bool fail(const Parts&... parts) {
     fault_ = absl::StrCat(parts...);
