@@ -22,7 +22,8 @@ namespace trireme {
 // A batch is an example with a tensor `data` and maybe a tensor `target`, a tensor, or a vector of
 // tensors. `make` is called at the beginning of each repetition. A random sampler of the loader
 // draws from a generator that is seeded for the repetition, so that an iterator which continues
-// after a restart sees the same batches. See generator() for the other rules.
+// after a restart sees the same batches. To divide the batches among workers, use a sampler that is
+// not random, and Dataset::shuffle(). See generator() for the other rules.
 template <typename F>
 NamedGenerator from_loader(std::string name, std::vector<Column> columns, F make);
 

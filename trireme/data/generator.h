@@ -53,7 +53,8 @@ class NamedGenerator {
 // main() or at its beginning, on every task. `start` is called on several threads. With the same
 // seed it must give the same elements, since an iterator that continues after a restart draws the
 // elements before its position again. The seed differs for each repetition and each seed of an
-// iterator.
+// iterator, and so for each worker: a generator whose order follows from it cannot be divided by
+// shard() or Shard::kData, which need the same order on all workers.
 NamedGenerator generator(std::string name, std::vector<Column> columns,
                          std::function<NextElement(uint64_t seed)> start);
 

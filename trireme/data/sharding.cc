@@ -197,6 +197,13 @@ absl::StatusOr<Dataset> shard_by(const Dataset& dataset, Shard policy,
           "; each worker reads everything and keeps its part (Shard::kData)"));
     }
   }
+  if (count_steps(data.def, [](const auto& step) { return step.has_generator(); }) > 0) {
+    internal::warn_once(absl::StrCat(
+        "dataset ", dataset.describe(),
+        ": each worker generates everything and keeps its part, so that the generator must give "
+        "the same order on all workers; if it uses its seed, or a loader's random sampler, some "
+        "elements are used twice and others never"));
+  }
   TRIREME_RETURN_IF_ERROR(keep_elements(data.def, context));
   return make_part(std::move(data));
 }

@@ -56,6 +56,7 @@ def write_files():
     numbers = pa.table({"x": pa.array(np.arange(RECORDS, dtype=np.float32) / 7), "name": ["n"] * RECORDS,
                         "y": pa.array(np.arange(RECORDS, dtype=np.int64) * 3)})
     pq.write_table(numbers, str(FOLDER / "numbers.parquet"))
+    pq.write_table(pa.table({"id": pa.array(np.arange(600, dtype=np.int64))}), str(FOLDER / "ids.parquet"), row_group_size=70)
 
 
 def cell(value, column):
