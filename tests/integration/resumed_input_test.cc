@@ -112,7 +112,7 @@ Tensor ids_in(const Tensor& batch) {
 class ProgramRun {
  public:
   ProgramRun(const InProcessTestCluster& cluster, const Dataset& ids, Shard shard,
-      const std::string& folder, bool positions = true)
+             const std::string& folder, bool positions = true)
       : strategy_(Cluster(cluster.spec()), {.job = "resumed-input"}),
         scope_(strategy_.scope()),
         counts_("counts", torch::zeros({kIds}, torch::kLong)),
@@ -164,8 +164,8 @@ class ProgramRun {
                  const auto element = data.next_optional();
                  if (!element) return Tensor();
                  const Tensor ids = ids_in((*element)[0]);
-                 counts_.assign_add(torch::zeros({kIds}, torch::kLong)
-                                        .index_add(0, ids, torch::ones_like(ids)));
+                 counts_.assign_add(
+                     torch::zeros({kIds}, torch::kLong).index_add(0, ids, torch::ones_like(ids)));
                  return ids;
                }));
   ClusterCoordinator coordinator_;

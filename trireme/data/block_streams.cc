@@ -206,6 +206,105 @@ std::vector<BlockRun> runs_of(const std::vector<BlockRow>& rows) {
   return runs;
 }
 
+// Returns the begin and the end of a run along axis 0 of a column.
+std::pair<int64_t, int64_t> place_of_run(const BlockColumn& column, const BlockRun& run) {
+  if (column.offsets.empty()) return {run.first, run.first + run.rows};
+  return {column.offsets[run.first], column.offsets[run.first + run.rows]};
+}
+
+// Copies the values that a column has in some rows, one row after the other.
+at::Tensor copy_values(const std::vector<BlockRun>& runs, size_t column) {
+  const at::Tensor& like = runs[0].block->columns[column].values;
+  std::vector<int64_t> sizes = like.sizes().vec();
+  sizes[0] = 0;
+  for (const BlockRun& run : runs) {
+    const auto [begin, end] = place_of_run(run.block->columns[column], run);
+    sizes[0] += end - begin;
+  }
+  at::Tensor copy = at::empty(sizes, like.options());
+  if (copy.numel() == 0) return copy;
+  const size_t bytes_of_one = copy.nbytes() / sizes[0];
+  char* to = static_cast<char*>(copy.mutable_data_ptr());
+  for (const BlockRun& run : runs) {
+    const BlockColumn& from = run.block->columns[column];
+    const auto [begin, end] = place_of_run(from, run);
+    const size_t bytes = (end - begin) * bytes_of_one;
+    const auto* const first = static_cast<const char*>(from.values.const_data_ptr());
+    if (bytes > 0) std::memcpy(to, first + begin * bytes_of_one, bytes);
+    to += bytes;
+  }
+  return copy;
+}
+
+// Copies records to a block of their own.
+BlockPtr gather_rows(const std::vector<BlockRow>& rows) {
+  const std::vector<BlockRun> runs = runs_of(rows);
+  auto block = std::make_shared<Block>();
+  block->rows = static_cast<int64_t>(rows.size());
+  for (size_t i = 0; i < rows[0].block->columns.size(); ++i) {
+    BlockColumn column{copy_values(runs, i), {}};
+    if (!rows[0].block->columns[i].offsets.empty()) {
+      column.offsets.push_back(0);
+      for (const BlockRow& row : rows) {
+        const std::vector<int64_t>& offsets = row.block->columns[i].offsets;
+        column.offsets.push_back(column.offsets.back() + offsets[row.row + 1] - offsets[row.row]);
+      }
+    }
+    block->columns.push_back(std::move(column));
+  }
+  return block;
+}
+
+// Reads some records ahead, and copies them to one block. More of them at a time would cost less,
+// but a block stays in memory as long as one of its records.
+class GatheredRows : public Stream<BlockRow> {
+ public:
+  explicit GatheredRows(StreamPtr<BlockRow> rows) : rows_(std::move(rows)) {}
+
+  Next<BlockRow> next() override {
+    if (block_ == nullptr || row_ == block_->rows) TRIREME_RETURN_IF_ERROR(gather());
+    if (block_ == nullptr) return std::nullopt;
+    return BlockRow{block_, row_++};
+  }
+  Skipped skip(int64_t count) override {
+    int64_t skipped = 0;
+    if (block_ != nullptr) {
+      skipped = std::min(count, block_->rows - row_);
+      row_ += skipped;
+    }
+    if (skipped == count) return count;
+    TRIREME_RETURN_IF_ERROR(std::exchange(after_block_, absl::OkStatus()));
+    TRIREME_ASSIGN_OR_RETURN(const int64_t rows, rows_->skip(count - skipped));
+    return skipped + rows;
+  }
+
+ private:
+  // Makes the next block, or none at the end. An error is kept until the records before it are
+  // used.
+  absl::Status gather() {
+    block_ = nullptr;
+    row_ = 0;
+    TRIREME_RETURN_IF_ERROR(std::exchange(after_block_, absl::OkStatus()));
+    std::vector<BlockRow> rows;
+    while (rows.size() < kGathered) {
+      Next<BlockRow> row = rows_->next();
+      if (!row.ok()) after_block_ = row.status();
+      if (!row.ok() || !row->has_value()) break;
+      rows.push_back(**std::move(row));
+    }
+    if (rows.empty()) return std::exchange(after_block_, absl::OkStatus());
+    block_ = gather_rows(rows);
+    return absl::OkStatus();
+  }
+
+  static constexpr size_t kGathered = 16;
+
+  const StreamPtr<BlockRow> rows_;
+  BlockPtr block_;
+  int64_t row_ = 0;           // next row of the block
+  absl::Status after_block_;  // error that follows the records of the block
+};
+
 // Stacks records. Those that are consecutive are not copied.
 Element stack_rows(const std::vector<BlockRow>& rows) {
   const std::vector<BlockRun> runs = runs_of(rows);
@@ -213,24 +312,8 @@ Element stack_rows(const std::vector<BlockRow>& rows) {
   const std::vector<BlockColumn>& columns = rows[0].block->columns;
   Element batch;
   for (size_t column = 0; column < columns.size(); ++column) {
-    const at::Tensor& like = columns[column].values;
-    if (runs.size() == 1) {
-      batch.push_back(like.narrow(0, runs[0].first, count));
-      continue;
-    }
-    std::vector<int64_t> sizes = like.sizes().vec();
-    sizes[0] = count;
-    at::Tensor stacked = at::empty(sizes, like.options());
-    const size_t row_bytes = stacked.nbytes() / count;
-    char* to = static_cast<char*>(stacked.mutable_data_ptr());
-    for (const BlockRun& run : runs) {
-      const auto* from =
-          static_cast<const char*>(run.block->columns[column].values.const_data_ptr());
-      const size_t bytes = run.rows * row_bytes;
-      if (bytes > 0) std::memcpy(to, from + run.first * row_bytes, bytes);
-      to += bytes;
-    }
-    batch.push_back(std::move(stacked));
+    batch.push_back(runs.size() == 1 ? columns[column].values.narrow(0, runs[0].first, count)
+                                     : copy_values(runs, column));
   }
   return batch;
 }
@@ -262,6 +345,10 @@ StreamPtr<BlockRow> open_file_rows(DatasetStepPtr source, Counter* bad) {
 StreamPtr<BlockRow> open_interleaved(DatasetStepPtr source, int64_t cycle, int64_t block_length,
                                      Counter* bad) {
   return std::make_unique<InterleavedRows>(std::move(source), cycle, block_length, bad);
+}
+
+StreamPtr<BlockRow> open_gathered(StreamPtr<BlockRow> rows) {
+  return std::make_unique<GatheredRows>(std::move(rows));
 }
 
 Element element_of(const BlockRow& row) {

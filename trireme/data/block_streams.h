@@ -18,6 +18,9 @@ StreamPtr<BlockRow> open_file_rows(DatasetStepPtr source, Counter* bad);
 // Gives the records of several files at a time, `block_length` of each in turn.
 StreamPtr<BlockRow> open_interleaved(DatasetStepPtr source, int64_t cycle, int64_t block_length,
                                      Counter* bad);
+// Gives the same records from blocks that hold few others. For records that are spread over many
+// blocks and are kept for long: each would keep a whole block in memory.
+StreamPtr<BlockRow> open_gathered(StreamPtr<BlockRow> rows);
 // Return a record as an element, and all records as elements.
 Element element_of(const BlockRow& row);
 StreamPtr<Element> open_block_elements(StreamPtr<BlockRow> rows);

@@ -190,10 +190,8 @@ void write_steps(const DatasetStep& last, proto::DatasetDef& def,
   }
 }
 
-namespace {
-
-// Returns how many items a stream draws by itself to skip elements of a step. Shuffles draw each,
-// and have to draw again only those of the current repetition. Filters and generators make each.
+// Shuffles draw each, and have to draw again only those of the current repetition. Filters and
+// generators make each.
 double skip_reads(const DatasetStep& step, double elements) {
   const double count =
       step.count == kUnknownCount ? elements : std::min(elements, static_cast<double>(step.count));
@@ -203,6 +201,12 @@ double skip_reads(const DatasetStep& step, double elements) {
     case StepKind::kShuffle:
       return count +
              skip_reads(*step.input, count + static_cast<double>(step.def.shuffle().buffer()));
+    case StepKind::kRepeat: {
+      // Elements whose number is not known are drawn in the first and in the current repetition
+      // only. Repeated::skip() limits them, once it knows their number.
+      const bool is_counted = step.input->count == kUnknownCount && !step.input->varies;
+      return skip_reads(*step.input, is_counted ? 0 : count);
+    }
     case StepKind::kSkip:
       return skip_reads(*step.input, count + static_cast<double>(step.def.skip().count()));
     case StepKind::kGenerator:
@@ -221,15 +225,14 @@ double skip_reads(const DatasetStep& step, double elements) {
   }
 }
 
-}  // namespace
-
 absl::Status check_skip(const DatasetStep& step, uint64_t elements) {
   const double reads = skip_reads(step, static_cast<double>(elements));
   if (reads <= kMostReads) return absl::OkStatus();
   return make_status(ErrorCode::kResourceExhausted,
-                     absl::StrCat("to continue after ", elements, " elements, it would shuffle ",
+                     absl::StrCat("to continue after ", elements, " elements, it would draw ",
                                   reads, " elements again; at most ", kMostReads,
-                                  " are allowed; put shuffle() before repeat()"),
+                                  " are allowed; put shuffle() before repeat(), and cache() after "
+                                  "a generator or a random filter()"),
                      {"", absl::StrCat("dataset ", describe_steps(step))});
 }
 

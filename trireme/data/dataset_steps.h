@@ -28,6 +28,9 @@ void write_steps(const DatasetStep& last, proto::DatasetDef& def, std::vector<at
 int64_t tensor_count(const proto::DatasetStep& def);
 int64_t tensor_count(const proto::DatasetDef& def);
 
+// Returns how many items streams draw one by one to skip the first elements of a step. Files whose
+// records are only counted draw none.
+double skip_reads(const DatasetStep& step, double elements);
 // Returns an error unless a stream over the step can skip its first elements in a reasonable time.
 // The number of elements may come from a peer.
 absl::Status check_skip(const DatasetStep& step, uint64_t elements);

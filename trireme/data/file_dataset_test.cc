@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -16,6 +17,7 @@
 #include "trireme/data/iterator.h"
 #include "trireme/data/record_reader.h"
 #include "trireme/data/text.h"
+#include "trireme/data/tf_test_bytes.h"
 #include "trireme/data/used_numbers.h"
 #include "trireme/testing/error_of.h"
 
@@ -80,6 +82,11 @@ std::vector<int64_t> first_ids(int64_t count) {
   return ids;
 }
 
+Dataset odd_ids(const Dataset& dataset) {
+  return dataset.filter(
+      [](const Tensor& id, const Tensor&) { return id.remainder(2).eq(1).reshape({}); });
+}
+
 TEST_F(FileDatasetTest, ReadsTheLinesOfFilesInOrder) {
   Iterator lines = Dataset::text_lines(path("t*.txt"), {.bytes = 8}).iterator();
   for (int i = 0; i < 15; ++i) EXPECT_EQ(text_of(lines.next()), "line " + std::to_string(i));
@@ -129,6 +136,8 @@ TEST_F(FileDatasetTest, ContinuesFromEveryPosition) {
       {"shuffle_repeat", csv().shuffle(20, {.seed = 3}).repeat(3).batch(4)},
       {"interleave", csv().interleave(2, {.block_length = 2}).repeat(2).batch(3)},
       {"shard", csv().shard(2, 1).repeat(2)},
+      {"shard_shuffle", csv().shard(2, 1).shuffle(3, {.seed = 3}).repeat(3).batch(2)},
+      {"filter_shuffle", odd_ids(csv()).shuffle(4, {.seed = 3}).repeat(3)},
       {"skip_bad", csv({.skip_bad_records = true}).batch(4)},
       {"take_skip", csv().skip(3).take(9).repeat(2).batch(2)},
   };
@@ -207,6 +216,93 @@ TEST_F(FileDatasetTest, GivesTheRecordsAroundABadOne) {
     EXPECT_THAT(error_of([&] { iterator.next(); }).what(), HasSubstr("line 4"));
     EXPECT_EQ(iterator.next().item<int64_t>(), 4);
     EXPECT_FALSE(iterator.next_optional().has_value());
+  }
+}
+
+TEST_F(FileDatasetTest, AQuoteThatIsNotClosedCostsItsLineOnly) {
+  std::ofstream(path("c9.csv")) << "id,half,word\n1,2,\"a\nb\"\n2,\"3,c\n3,4,d\n4,5,e\n";
+  const auto read = [&](bool skip_bad) {
+    return Dataset::csv(path("c9.csv"), {.columns = {{.name = "id", .dtype = at::kLong}},
+                                         .skip_bad_records = skip_bad});
+  };
+  const uint64_t before = internal::bad_records();
+  EXPECT_THAT(ids_of(read(true).iterator()), ElementsAre(1, 3, 4));
+  EXPECT_EQ(internal::bad_records() - before, 1);
+  EXPECT_THAT(ids_of(read(true).skip(1).iterator()), ElementsAre(3, 4));
+  EXPECT_THAT(error_of([&] { ids_of(read(false).iterator()); }).what(),
+              HasSubstr("line 4 (byte 23): has a quote that is not closed"));
+}
+
+TEST_F(FileDatasetTest, AcceptsLargeBuffersBeforeLargeBatches) {
+  EXPECT_EQ(csv().shuffle(1 << 20).repeat().batch(4096).size(), Dataset::kForever);
+  EXPECT_EQ(csv().shard(16, 3).shuffle(100'000).repeat().batch(4096).size(), Dataset::kForever);
+}
+
+TEST_F(FileDatasetTest, ContinuesAfterManyRepetitions) {
+  const Dataset dataset = csv().shuffle(5, {.seed = 3}).repeat().batch(4);
+  const Dataset same = Dataset::range(15).shuffle(5, {.seed = 3}).repeat().batch(4);
+  const IteratorPosition far{.seed = 7, .next = uint64_t{1} << 33};
+  Iterator files = dataset.iterator(), numbers = same.iterator();
+  Positions::restore(files, far);
+  Positions::restore(numbers, far);
+  for (int i = 0; i < 9; ++i) EXPECT_TRUE(at::equal(files.next<2>()[0], numbers.next())) << i;
+}
+
+TEST_F(FileDatasetTest, ShufflesOfFewRecordsOfABlockHoldTheseOnly) {
+  const Dataset many = Dataset::csv(path("many.csv"));
+  const auto rare = [](const Tensor& x, const Tensor&) {
+    return x.remainder(64).eq(3).reshape({});
+  };
+  constexpr int64_t kRead = 20'000;
+  std::vector<int64_t> expected;
+  for (int64_t id = 3; id < kRead; id += 64) expected.push_back(id);
+  for (const Dataset& few : {many.take(kRead).shard(64, 3), many.take(kRead).filter(rare)}) {
+    const Dataset shuffled = few.shuffle(100);
+    EXPECT_LT(shuffled.iterator().next<2>()[0].storage().nbytes(), 1000) << shuffled.describe();
+    std::vector<int64_t> ids = ids_of(shuffled.iterator());
+    std::sort(ids.begin(), ids.end());
+    EXPECT_EQ(ids, expected);
+  }
+}
+
+TEST_F(FileDatasetTest, ShufflesOfFewRecordsKeepTextsOfAnyLength) {
+  const Dataset words = Dataset::csv(
+      path("c*.csv"), {.columns = {{.name = "id", .dtype = at::kLong}, text_column("word", -1)}});
+  std::vector<int64_t> ids;
+  Iterator iterator = words.shard(2, 1).shuffle(4).iterator();
+  while (const auto element = iterator.next_optional()) {
+    ids.push_back((*element)[0].item<int64_t>());
+    EXPECT_EQ(text_of((*element)[1]), "w" + std::to_string(ids.back()));
+    EXPECT_LT((*element)[1].storage().nbytes(), 30);
+  }
+  EXPECT_THAT(ids, testing::UnorderedElementsAre(1, 3, 5, 7, 9, 11, 13));
+}
+
+TEST_F(FileDatasetTest, ShortRecordsWithWideColumnsMakeSmallBlocks) {
+  const std::string record = internal::tf_record(internal::tf_example(
+      internal::tf_entry("review", internal::tf_texts({std::string(80, 'r')}))));
+  std::ofstream file(path("reviews"), std::ios::binary);
+  for (int i = 0; i < 2500; ++i) file << record;
+  file.close();
+  for (const int64_t bytes : {64 << 10, 2 << 20}) {
+    Iterator reviews =
+        Dataset::tf_records(path("reviews"),
+                            {.columns = {text_column("review", bytes)}, .threads = 1})
+            .iterator();
+    const Tensor review = reviews.next();
+    EXPECT_EQ(text_of(review), std::string(80, 'r'));
+    EXPECT_LE(review.storage().nbytes(), 16 << 20);
+  }
+}
+
+TEST_F(FileDatasetTest, AnEmptyFileHasNoElementsHoweverOftenItIsRepeated) {
+  std::ofstream(path("c9.csv")) << "id,half,word\n";
+  const Dataset empty = Dataset::csv(path("c9.csv")).repeat().batch(8);
+  for (const Dataset& dataset : {empty, empty.shuffle(4), empty.take(5).shuffle(4)}) {
+    Iterator iterator = dataset.iterator();
+    for (int i = 0; i < 2; ++i) EXPECT_FALSE(iterator.next_optional()) << dataset.describe();
+    Positions::restore(iterator, {.seed = 7, .next = 3});
+    EXPECT_FALSE(iterator.next_optional()) << dataset.describe();
   }
 }
 

@@ -103,6 +103,8 @@ absl::Status add_files(DatasetStep& step) {
 }
 
 absl::Status add_generator(DatasetStep& step) {
+  // Each repetition starts with another seed, on which both elements and their number may depend.
+  step.is_random = step.varies = true;
   return add_columns(step, step.def.generator().columns(), /*any_dtype=*/true);
 }
 

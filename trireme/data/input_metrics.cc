@@ -14,7 +14,13 @@ constexpr size_t kMostPipelines = 100;
 constexpr size_t kLongestName = 200;
 
 std::string pipeline_name(const Metrics& metrics, const DatasetStep& last) {
-  std::string name = describe_steps(last).substr(0, kLongestName);
+  std::string name = describe_steps(last);
+  if (name.size() > kLongestName) {
+    // Not in the middle of a character: protobuf rejects messages with such names.
+    size_t end = kLongestName;
+    while (end > 0 && (static_cast<uint8_t>(name[end]) & 0xc0) == 0x80) --end;
+    name.resize(end);
+  }
   for (char& letter : name) {
     if (letter == '/') letter = '|';  // separates the parts of a counter's name
   }

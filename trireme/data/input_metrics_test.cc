@@ -47,6 +47,19 @@ TEST(InputMetrics, CountsPartsTogether) {
   EXPECT_EQ(of_part->time_of(*whole), nullptr);
 }
 
+TEST(InputMetrics, CutsALongNameBetweenCharacters) {
+  for (const std::string lead : {"", "a"}) {
+    std::string path = lead;
+    for (int i = 0; i < 150; ++i) path += "\u00e9";  // two bytes
+    Metrics metrics;
+    const DatasetStepPtr step = last_step(Dataset::text_lines(path));
+    const InputMetrics counted(metrics, *step);
+    const std::string name = names_of(metrics).front();
+    const std::string cut = name.substr(0, name.find("/", std::string("input/").size()));
+    EXPECT_EQ(static_cast<uint8_t>(cut.back()), 0xa9) << "the second byte of a character";
+  }
+}
+
 TEST(InputMetrics, BoundsTheNumberOfPipelines) {
   Metrics metrics;
   for (int i = 0; i < 200; ++i) InputMetrics(metrics, *last_step(Dataset::range(i)));

@@ -85,7 +85,8 @@ absl::StatusOr<DatasetStepPtr> add_graphs_of(DatasetStepPtr input, const Dataset
 }  // namespace
 
 uint64_t number_of(const RangePlace& place) {
-  return (place.epoch << kRangeBits | place.range) << kIndexBits | place.index;
+  // The place behind the last range of an epoch is the first one of the next.
+  return ((place.epoch << kRangeBits) + place.range) << kIndexBits | place.index;
 }
 
 RangePlace place_of(uint64_t number) {

@@ -33,7 +33,7 @@ class RecordFormat {
     int64_t records = 0;
     int64_t lines = 0;  // line ends in these bytes
     // If not empty, the record that follows is not valid: what is wrong, and what was expected.
-    // Nothing after it can be read.
+    // Where it ends is not known. In files of lines, a record begins after its first line.
     std::string fault;
   };
   // Returns false for files that do not consist of lines.

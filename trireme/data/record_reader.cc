@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <limits>
 #include <map>
 #include <optional>
 #include <thread>
@@ -14,6 +13,7 @@
 #include "trireme/base/logging.h"
 #include "trireme/base/mutex.h"
 #include "trireme/base/status.h"
+#include "trireme/data/warn_once.h"
 
 // Where one record ends is only known from those before it, so pieces are cut one after the other,
 // under a lock: that is fast. Each thread cuts a piece, decodes it without the lock, and stores the
@@ -44,6 +44,12 @@ struct Decoded {
   absl::Status error;
 };
 
+// Returns a place for a message. `line` is 0 for files without lines.
+std::string place_in_file(uint64_t offset, uint64_t line) {
+  return line > 0 ? absl::StrCat("line ", line, " (byte ", offset, ")")
+                  : absl::StrCat("byte ", offset);
+}
+
 // Cuts a file into pieces. Not thread-safe.
 class PieceCutter {
  public:
@@ -68,32 +74,30 @@ class PieceCutter {
       Piece piece{std::unique_ptr<char[]>(new char[bytes]), {}};
       TRIREME_RETURN_IF_ERROR(file_->read(offset_, piece.memory.get(), bytes));
       const bool is_end = offset_ + bytes == file_->size();
-      const RecordFormat::Whole whole = format_->split({piece.memory.get(), bytes}, is_end, most);
+      RecordFormat::Whole whole = format_->split({piece.memory.get(), bytes}, is_end, most);
       piece.raw = {{piece.memory.get(), whole.bytes}, offset_, line_, whole.records};
       offset_ += whole.bytes;
       line_ += whole.lines;
       if (whole.records > 0) return piece;
-      if (!whole.fault.empty()) {
-        ended_ = true;
-        TRIREME_RETURN_IF_ERROR(bad(offset_, line_, whole.fault));
-      } else if (whole.bytes == 0) {
+      if (whole.fault.empty() && whole.bytes == 0) {
         if (is_end) break;
         capacity *= 2;
         if (capacity > kMostRecordBytes) {
-          ended_ = true;
-          TRIREME_RETURN_IF_ERROR(bad(offset_, line_,
-                                      absl::StrCat("a record has more than ", kMostRecordBytes / 2,
-                                                   " bytes; is this the right format?")));
+          whole.fault = absl::StrCat("a record has more than ", kMostRecordBytes / 2,
+                                     " bytes; is this the right format?");
         }
       }
+      if (whole.fault.empty()) continue;
+      const std::string_view read(piece.memory.get(), bytes);
+      TRIREME_RETURN_IF_ERROR(give_up(whole.fault, read.substr(whole.bytes)));
+      capacity = kPieceBytes;
     }
     ended_ = true;
     return std::nullopt;
   }
   // Returns the error for a record that is not valid, or OK if it is to be left out.
   absl::Status bad(uint64_t offset, uint64_t line, const std::string& what) const {
-    const std::string place = line > 0 ? absl::StrCat("line ", line, " (byte ", offset, ")")
-                                       : absl::StrCat("byte ", offset);
+    const std::string place = place_in_file(offset, line);
     if (!options_.skip_bad) {
       return make_status(ErrorCode::kDataLoss, absl::StrCat(place, ": ", what), file());
     }
@@ -113,17 +117,37 @@ class PieceCutter {
     };
     absl::StatusOr<BlockPtr> whole = format_->decode(piece.raw, note_bad);
     if (whole.ok()) return {*std::move(whole), absl::OkStatus()};
+    const absl::Status error = with_origin(whole.status(), file());
     RawRecords before = piece.raw;
     before.bytes = before.bytes.substr(0, bad_offset);
     before.records = format_->split(before.bytes, /*is_end=*/true, before.records).records;
-    if (before.records == 0) return {nullptr, whole.status()};
+    if (before.records == 0) return {nullptr, error};
     absl::StatusOr<BlockPtr> block = format_->decode(before, note_bad);
-    return {block.ok() ? *std::move(block) : nullptr, whole.status()};
+    return {block.ok() ? *std::move(block) : nullptr, error};
   }
   bool skips_bad() const { return options_.skip_bad; }
+  // Returns how many records are decoded at once at most.
+  int64_t most_records() const { return options_.most_records; }
+  Origin file() const { return {"", absl::StrCat("file '", options_.path, "'")}; }
 
  private:
-  Origin file() const { return {"", absl::StrCat("file '", options_.path, "'")}; }
+  // Leaves out the record at the current place, or returns the error. `rest` begins with it. Its
+  // end is not known. So reading continues at the next line, if the file has lines, and otherwise
+  // the rest of the file is left out.
+  absl::Status give_up(const std::string& fault, std::string_view rest) {
+    ended_ = true;
+    TRIREME_RETURN_IF_ERROR(bad(offset_, line_, fault));
+    const size_t line_end = format_->has_lines() ? rest.find('\n') : std::string_view::npos;
+    if (line_end == std::string_view::npos) {
+      warn_once(absl::StrCat("left out the rest of the file '", options_.path, "' from ",
+                             place_in_file(offset_, line_), ": ", fault));
+      return absl::OkStatus();
+    }
+    ended_ = false;
+    offset_ += line_end + 1;
+    ++line_;
+    return absl::OkStatus();
+  }
 
   std::shared_ptr<const RecordFormat> format_;
   std::unique_ptr<InputFile> file_;
@@ -201,7 +225,7 @@ class RecordReader final : public BlockReader {
       MutexLock lock(mutex_);
       if (made_.contains(taken_)) return take_made();
     }
-    TRIREME_ASSIGN_OR_RETURN(const auto piece, cutter_.cut(kAll));
+    TRIREME_ASSIGN_OR_RETURN(const auto piece, cutter_.cut(cutter_.most_records()));
     if (!piece) return nullptr;
     return records_of(cutter_.decode(*piece));
   }
@@ -279,16 +303,14 @@ class RecordReader final : public BlockReader {
   }
   absl::StatusOr<std::optional<Piece>> try_cut() {
     absl::StatusOr<std::optional<Piece>> piece;
-    const absl::Status status = try_call([&] { piece = cutter_.cut(kAll); });
+    const absl::Status status = try_call([&] { piece = cutter_.cut(cutter_.most_records()); });
     return status.ok() ? std::move(piece) : status;
   }
   Decoded try_decode(const Piece& piece) {
     Decoded decoded;
     const absl::Status status = try_call([&] { decoded = cutter_.decode(piece); });
-    return status.ok() ? std::move(decoded) : Decoded{nullptr, status};
+    return status.ok() ? std::move(decoded) : Decoded{nullptr, with_origin(status, cutter_.file())};
   }
-
-  static constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
 
   const int threads_wanted_;
   PieceCutter cutter_;        // used under cutting_ while there are threads

@@ -1,6 +1,7 @@
 #include "trireme/data/sharding.h"
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,9 +19,13 @@
 // A shard step stands as far ahead as possible, directly after the source, so that shuffles,
 // batches and repetitions after it work on the elements of one worker. take(), skip(), shard() and
 // zip() depend on the numbers of elements, so the shard step stands after the last of them. The
-// elements before a shard step must come in the same order on all workers. This excludes shuffles,
-// whose order depends on the seed of each worker's iterator. The datasets that concatenate() joins
-// are divided one by one.
+// elements before a shard step must come in the same order on all workers. This excludes shuffles
+// and filters of random elements, which depend on the seed of each worker's iterator. It holds for
+// the user's own shard(ShardHint()) as well. The datasets that concatenate() joins are divided one
+// by one.
+//
+// Files are numbered in the order in which they are read, on through the datasets that
+// concatenate() joins, so that the files that a zip() reads side by side go to the same worker.
 namespace trireme {
 namespace {
 
@@ -63,19 +68,61 @@ void set_shard(proto::DatasetStep& step, const InputContext& context) {
   step.mutable_shard()->set_index(context.input_pipeline_id);
 }
 
+// Finds the first step that makes elements come in another order on each worker: a shuffle(), or a
+// filter() of random elements. Random maps leave the order as it is.
+class OrderCheck {
+ public:
+  // Looks at the first `steps` steps. Returns the name of the step, or null.
+  const char* find(const proto::DatasetDef& def, int steps) {
+    for (int i = 0; i < steps; ++i) {
+      const proto::DatasetStep& step = def.steps(i);
+      for (const proto::GraphDef& graph : step.map().graphs()) note(graph);
+      for (const proto::GraphDef& graph : step.filter().graphs()) note(graph);
+      if (step.has_shuffle()) return "shuffle()";
+      if (step.has_filter() && is_random_) return "filter()";
+      for (const proto::DatasetDef& other : step.zip().others()) {
+        if (const char* found = find(other, other.steps_size())) return found;
+      }
+      const proto::DatasetDef& other = step.concatenate().other();
+      if (const char* found = find(other, other.steps_size())) return found;
+    }
+    return nullptr;
+  }
+
+ private:
+  void note(const proto::GraphDef& graph) { is_random_ = is_random_ || graph.random(); }
+
+  bool is_random_ = false;  // true if a function draws random numbers
+};
+
+// Returns an error if the elements that a shard step gets from the first `steps` steps come in
+// another order on each worker. `before` is the name of the step that follows them.
+absl::Status check_order(const proto::DatasetDef& def, int steps, const char* before) {
+  const char* const found = OrderCheck().find(def, steps);
+  if (found == nullptr) return absl::OkStatus();
+  const bool is_filter = std::string_view(found) == "filter()";
+  return invalid_argument(absl::StrCat("its ", before, " comes after a ",
+                                       is_filter ? "random " : "", found, ", which gives every ",
+                                       "worker ", is_filter ? "other elements" : "another order",
+                                       "; put ", found, " after ", before));
+}
+
+// Returns how many files the first `steps` steps read one after the other. Files that zip() joins
+// are read side by side and count once.
 int64_t count_files(proto::DatasetDef& def, int steps) {
   int64_t files = 0;
   for (int i = 0; i < steps; ++i) {
-    files += def.steps(i).files().names_size();
-    for (proto::DatasetDef* inner : definitions_in(*def.mutable_steps(i))) {
-      files += count_files(*inner, inner->steps_size());
-    }
+    proto::DatasetStep& step = *def.mutable_steps(i);
+    files += step.files().names_size();
+    if (!step.has_concatenate()) continue;
+    proto::DatasetDef& other = *step.mutable_concatenate()->mutable_other();
+    files += count_files(other, other.steps_size());
   }
   return files;
 }
 
-// Keeps the files of one worker in a source.
-absl::Status keep_files_of(proto::DatasetStep& source, const InputContext& context) {
+// Keeps the files of one worker in a source, the first of which has the number `first`.
+absl::Status keep_files_of(proto::DatasetStep& source, int64_t first, const InputContext& context) {
   if (!source.has_files()) return invalid_argument("it has a source without files");
   auto& names = *source.mutable_files()->mutable_names();
   if (names.size() < context.num_input_pipelines) {
@@ -83,16 +130,18 @@ absl::Status keep_files_of(proto::DatasetStep& source, const InputContext& conte
                                          context.num_input_pipelines, " workers"));
   }
   int kept = 0;
-  for (int i = context.input_pipeline_id; i < names.size(); i += context.num_input_pipelines) {
-    names.SwapElements(kept++, i);
+  for (int i = 0; i < names.size(); ++i) {
+    const bool is_own = (first + i) % context.num_input_pipelines == context.input_pipeline_id;
+    if (is_own) names.SwapElements(kept++, i);
   }
   names.DeleteSubrange(kept, names.size() - kept);
   return absl::OkStatus();
 }
 
-// Keeps the files of one worker in all sources of a definition. Returns the reason if they cannot
-// be divided. `zips` is true to allow zip().
-absl::Status keep_files(proto::DatasetDef& def, bool zips, const InputContext& context) {
+// Keeps the files of one worker in all sources of a definition, the first of which has the number
+// `first`. Returns the reason if they cannot be divided. `zips` is true to allow zip().
+absl::Status keep_files(proto::DatasetDef& def, bool zips, int64_t first,
+                        const InputContext& context) {
   for (int i = 1; i < def.steps_size(); ++i) {
     proto::DatasetStep& step = *def.mutable_steps(i);
     const char* ordered = ordered_step(step);
@@ -108,12 +157,15 @@ absl::Status keep_files(proto::DatasetDef& def, bool zips, const InputContext& c
       }
     }
   }
-  for (proto::DatasetStep& step : *def.mutable_steps()) {
+  // From the end on, since the files of the steps before are counted.
+  for (int i = def.steps_size() - 1; i > 0; --i) {
+    proto::DatasetStep& step = *def.mutable_steps(i);
+    const int64_t next = first + (step.has_concatenate() ? count_files(def, i) : 0);
     for (proto::DatasetDef* inner : definitions_in(step)) {
-      TRIREME_RETURN_IF_ERROR(keep_files(*inner, zips, context));
+      TRIREME_RETURN_IF_ERROR(keep_files(*inner, zips, next, context));
     }
   }
-  return keep_files_of(*def.mutable_steps(0), context);
+  return keep_files_of(*def.mutable_steps(0), first, context);
 }
 
 // Adds a step that keeps the elements of one worker.
@@ -125,14 +177,7 @@ absl::Status keep_elements(proto::DatasetDef& def, const InputContext& context) 
     ordered = ordered_step(def.steps(i));
     place = i + 1;
   }
-  proto::DatasetDef before;
-  for (int i = 0; i < place; ++i) *before.add_steps() = def.steps(i);
-  if (count_steps(before, [](const auto& step) { return step.has_shuffle(); }) > 0) {
-    return invalid_argument(absl::StrCat("its ", ordered,
-                                         " comes after a shuffle(), which gives every worker "
-                                         "another order; put shuffle() after ",
-                                         ordered));
-  }
+  TRIREME_RETURN_IF_ERROR(check_order(def, place, ordered));
   for (int i = place; i < def.steps_size(); ++i) {
     for (proto::DatasetDef* inner : definitions_in(*def.mutable_steps(i))) {
       TRIREME_RETURN_IF_ERROR(keep_elements(*inner, context));
@@ -147,11 +192,18 @@ bool is_hint(const proto::DatasetStep& step) {
   return step.has_shard() && step.shard().is_hint();
 }
 
-void fill_in_hints(proto::DatasetDef& def, const InputContext& context) {
-  for (proto::DatasetStep& step : *def.mutable_steps()) {
-    if (is_hint(step)) set_shard(step, context);
-    for (proto::DatasetDef* inner : definitions_in(step)) fill_in_hints(*inner, context);
+absl::Status fill_in_hints(proto::DatasetDef& def, const InputContext& context) {
+  for (int i = 0; i < def.steps_size(); ++i) {
+    proto::DatasetStep& step = *def.mutable_steps(i);
+    if (is_hint(step)) {
+      TRIREME_RETURN_IF_ERROR(check_order(def, i, "shard(ShardHint())"));
+      set_shard(step, context);
+    }
+    for (proto::DatasetDef* inner : definitions_in(step)) {
+      TRIREME_RETURN_IF_ERROR(fill_in_hints(*inner, context));
+    }
   }
+  return absl::OkStatus();
 }
 
 // Makes a dataset from the definition of a worker's part.
@@ -178,12 +230,12 @@ absl::StatusOr<Dataset> shard_by(const Dataset& dataset, Shard policy,
         "and batch(), or use Shard::kAuto");
   }
   if (policy == Shard::kHint || (policy == Shard::kAuto && has_hint)) {
-    fill_in_hints(data.def, context);
+    TRIREME_RETURN_IF_ERROR(fill_in_hints(data.def, context));
     return make_part(std::move(data));
   }
   if (policy != Shard::kData) {
     internal::DatasetData files = data;
-    const absl::Status kept = keep_files(files.def, policy == Shard::kFile, context);
+    const absl::Status kept = keep_files(files.def, policy == Shard::kFile, 0, context);
     if (kept.ok()) return make_part(std::move(files));
     const std::string reason(kept.message());
     if (policy == Shard::kFile) {
@@ -191,7 +243,7 @@ absl::StatusOr<Dataset> shard_by(const Dataset& dataset, Shard policy,
           "its files cannot be divided among workers: ", reason,
           "; use Shard::kData, where each worker reads everything and keeps its part"));
     }
-    if (count_files(data.def, data.def.steps_size()) > 0) {
+    if (count_steps(data.def, [](const auto& step) { return step.has_files(); }) > 0) {
       internal::warn_once(absl::StrCat(
           "dataset ", dataset.describe(), ": its files cannot be divided among workers: ", reason,
           "; each worker reads everything and keeps its part (Shard::kData)"));

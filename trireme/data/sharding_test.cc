@@ -2,11 +2,13 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/rand_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,6 +85,10 @@ std::string shard_log(const Dataset& dataset, const InputContext& context) {
 }
 
 const auto kTwice = [](const Tensor& x) { return x.mul(2); };
+const auto kWithNoise = [](const Tensor& x) {
+  return x + at::rand_like(x.to(at::kDouble)).mul(0.9).to(at::kLong);
+};
+const auto kIsLucky = [](const Tensor& x) { return at::rand_like(x.to(at::kDouble)).gt(0.5); };
 const auto kIsEven = [](const Tensor& x) { return x.remainder(2).eq(0); };
 
 // Writes `count` files of numbers. File i has i + 3 of them, which continue those of file i - 1.
@@ -112,6 +118,8 @@ TEST(ShardStep, KeepsTheElementsOfOneWorker) {
   EXPECT_THAT(first_numbers(ten.shard(worker(2, 4))), ElementsAre(2, 6));
   EXPECT_THAT(first_numbers(ten.shard(20, 15)), IsEmpty());
   EXPECT_THAT(error_text([&] { ten.shard(2, 2); }), HasSubstr("dataset step 1 'shard'"));
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  EXPECT_THAT(error_text([&] { ten.shard(kHuge, kHuge - 1); }), HasSubstr("at most 2147483648"));
   EXPECT_EQ(examples(ten.shard(ShardHint())), examples(ten));
 }
 
@@ -135,6 +143,7 @@ TEST(ShardDataset, DataInMemoryIsDividedCompletely) {
       fifty.padded_batch(4).prefetch(2),
       fifty.cache().repeat(2).shuffle(9),
       fifty.take(11).shuffle(4).batch(2),
+      fifty.map(kWithNoise).take(11).shuffle(4).batch(2),
       fifty.skip(9).take(30).repeat(2).shuffle(5),
       fifty.repeat().take(70).batch(8),
       fifty.batch(4).take(5).shuffle(3),
@@ -185,6 +194,22 @@ TEST(ShardDataset, FilesAreDividedCompletely) {
     expect_parts(Dataset::zip({seven, read_files("other", 7, 500)}).batch(3), Shard::kFile,
                  workers);
   }
+}
+
+TEST(ShardDataset, FilesThatAreJoinedStayTogether) {
+  const std::vector<std::string> paths = write_files("joined", 5);
+  const Dataset first = read_all({paths.begin(), paths.begin() + 3});
+  const Dataset second = read_all({paths.begin() + 3, paths.end()});
+  const Dataset five = read_all(paths), others = read_files("joined_others", 5, 500);
+  const std::vector<Dataset> datasets = {
+      first.concatenate(second),
+      Dataset::zip({first.concatenate(second), others}),
+      Dataset::zip({others, first.concatenate(second)}),
+      Dataset::zip({Dataset::zip({five, others}), first.concatenate(second)}),
+      Dataset::zip({Dataset::zip({five, five}).concatenate(Dataset::zip({second, second})),
+                    others.concatenate(second)}),
+  };
+  for (const Dataset& dataset : datasets) expect_parts(dataset, Shard::kFile, 2);
 }
 
 TEST(ShardDataset, FileGivesWholeFilesInOrder) {
@@ -245,6 +270,26 @@ TEST(ShardDataset, DataRejectsElementsInAnotherOrderOnEachWorker) {
   EXPECT_THAT(shard_error(Dataset::zip({Dataset::range(9), dataset}), Shard::kAuto, worker(0, 2)),
               HasSubstr("zip() comes after a shuffle()"));
   EXPECT_EQ(shard_dataset(dataset.take(5), Shard::kData, worker(0, 1)).size(), 5);
+  const Dataset lucky = Dataset::range(50).filter(kIsLucky);
+  const Dataset even = Dataset::range(50).map(kWithNoise).filter(kIsEven);
+  for (const Dataset& random : {lucky, even, Dataset::range(5).concatenate(lucky)}) {
+    EXPECT_THAT(shard_error(random.take(5), Shard::kData, worker(0, 2)),
+                AllOf(HasSubstr("take() comes after a random filter()"),
+                      HasSubstr("put filter() after take()")));
+  }
+}
+
+TEST(ShardDataset, HintRejectsElementsInAnotherOrderOnEachWorker) {
+  const Dataset fifty = Dataset::range(50), shuffled = fifty.shuffle(50).shard(ShardHint());
+  for (const Shard policy : {Shard::kHint, Shard::kAuto}) {
+    for (const Dataset& dataset : {shuffled, fifty.shard(ShardHint()).concatenate(shuffled)}) {
+      EXPECT_THAT(shard_error(dataset.batch(4), policy, worker(0, 2)),
+                  AllOf(HasSubstr("its shard(ShardHint()) comes after a shuffle()"),
+                        HasSubstr("put shuffle() after shard(ShardHint())")));
+    }
+    EXPECT_THAT(shard_error(fifty.filter(kIsLucky).shard(ShardHint()), policy, worker(0, 2)),
+                HasSubstr("shard(ShardHint()) comes after a random filter()"));
+  }
 }
 
 TEST(ShardDataset, AFunctionForAnotherLastBatchIsAnError) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trireme/base/status.h"
+#include "trireme/data/block_streams.h"
 #include "trireme/exec/random.h"
 
 namespace trireme::internal {
@@ -87,6 +88,7 @@ class ShuffledElements : public Stream<Element> {
     fill();
     if (buffer_.empty()) return std::nullopt;
     TRIREME_RETURN_IF_ERROR(make_waiting());
+    if (buffer_.empty()) return std::nullopt;
     return std::move(made_.extract(take_random(buffer_, random_)).mapped());
   }
   absl::StatusOr<int64_t> skip(int64_t count) override {
@@ -122,7 +124,10 @@ class ShuffledElements : public Stream<Element> {
         TRIREME_RETURN_IF_ERROR(input_->skip(position - input_next_).status());
       }
       TRIREME_ASSIGN_OR_RETURN(std::optional<Element> element, input_->next());
-      if (!element) return make_status(ErrorCode::kInternal, "a shuffle counted its input wrongly");
+      if (!element) {
+        end_at(position);
+        break;
+      }
       made_.emplace(position, *std::move(element));
       input_next_ = position + 1;
     }
@@ -130,7 +135,15 @@ class ShuffledElements : public Stream<Element> {
     return absl::OkStatus();
   }
 
-  const int64_t size_, count_;
+  // Drops the positions from `end` on. The input has fewer elements than the step's count says if
+  // it repeats files without records.
+  void end_at(int64_t end) {
+    count_ = filled_ = end;
+    std::erase_if(buffer_, [end](int64_t position) { return position >= end; });
+  }
+
+  const int64_t size_;
+  int64_t count_;  // number of elements of the input, or kEndless
   std::mt19937_64 random_;
   const StreamPtr<Element> input_;
   int64_t input_next_ = 0;                     // position of the input
@@ -140,6 +153,15 @@ class ShuffledElements : public Stream<Element> {
   std::unordered_set<int64_t> waiting_;        // positions in the buffer without an element
 };
 
+// Returns true if the input of a shuffle of records has few of those of each block.
+bool leaves_out_rows(const DatasetStep& shuffle) {
+  for (const DatasetStep* step = shuffle.input.get(); step != nullptr; step = step->input.get()) {
+    if (step->def.has_shuffle()) return false;  // it has copied them
+    if (step->def.shard().count() > 1 || step->def.has_filter()) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 StreamPtr<Row> make_shuffled(const DatasetStep& step, uint64_t key, StreamPtr<Row> input) {
@@ -148,6 +170,7 @@ StreamPtr<Row> make_shuffled(const DatasetStep& step, uint64_t key, StreamPtr<Ro
 
 StreamPtr<BlockRow> make_shuffled(const DatasetStep& step, uint64_t key,
                                   StreamPtr<BlockRow> input) {
+  if (leaves_out_rows(step)) input = open_gathered(std::move(input));
   return std::make_unique<ShuffledItems<BlockRow>>(step, key, std::move(input));
 }
 

@@ -6,15 +6,20 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/data/dataset_step.h"
+#include "trireme/data/dataset_steps.h"
+#include "trireme/data/step_limits.h"
 #include "trireme/data/stream.h"
 #include "trireme/exec/random.h"
 
 // Streams of steps that pass items on unchanged, be they row numbers or elements.
 namespace trireme::internal {
 
-// Opens its input again for each repetition, with a key for that repetition.
+// Opens its input again for each repetition, with a key for that repetition. An input that is empty
+// ends it. If the number of elements varies, a repetition that is empty is passed over, and many of
+// them in a row are an error.
 template <typename T>
 class Repeated : public Stream<T> {
  public:
@@ -34,9 +39,12 @@ class Repeated : public Stream<T> {
         input_ = open_(step_seed(key_, repetition_++));
       }
       TRIREME_ASSIGN_OR_RETURN(std::optional<T> item, input_->next());
-      if (item) return item;
+      if (item) {
+        empty_ = 0;
+        return item;
+      }
       input_.reset();
-      ended_ = fresh;  // an empty input would be repeated for ever without giving an item
+      if (fresh) TRIREME_RETURN_IF_ERROR(pass_empty());
     }
     return std::nullopt;
   }
@@ -51,11 +59,14 @@ class Repeated : public Stream<T> {
         if (ended_) break;
         input_ = open_(step_seed(key_, repetition_++));
       }
-      TRIREME_ASSIGN_OR_RETURN(const int64_t items, input_->skip(count - skipped));
+      const int64_t wanted = std::min(count - skipped, most_skipped());
+      TRIREME_ASSIGN_OR_RETURN(const int64_t items, input_->skip(wanted));
       skipped += items;
+      if (items > 0) empty_ = 0;
       if (skipped == count) break;
+      if (items == wanted) return too_long(wanted);
       input_.reset();
-      ended_ = fresh && items == 0;
+      if (fresh && items == 0) TRIREME_RETURN_IF_ERROR(pass_empty());
       // The next repetitions of a source that had to be read to count it are jumped over.
       if (fresh && !step_->input->varies) size_ = items;
     }
@@ -63,6 +74,36 @@ class Repeated : public Stream<T> {
   }
 
  private:
+  static constexpr int kMostEmpty = 1000;
+
+  // Ends after an empty repetition, unless the next one may have elements.
+  absl::Status pass_empty() {
+    const DatasetStep& input = *step_->input;
+    ended_ = !input.varies || input.count == 0;
+    if (ended_ || ++empty_ < kMostEmpty) return absl::OkStatus();
+    return make_status(ErrorCode::kFailedPrecondition,
+                       absl::StrCat(kMostEmpty,
+                                    " repetitions in a row had no elements; correct the filter() "
+                                    "or the generator before repeat()"),
+                       origin());
+  }
+  // Returns how many items of one repetition may be skipped. Only reading shows how many there are,
+  // and it may take as long as to draw them.
+  int64_t most_skipped() const {
+    if (step_->input->count != kUnknownCount) return kEndless;
+    const double reads = skip_reads(*step_->input, kMostReads);
+    if (reads < kMostReads) return kEndless;
+    return static_cast<int64_t>(std::max(kMostReads * (kMostReads / reads), 1.0));
+  }
+  absl::Status too_long(int64_t items) const {
+    return make_status(ErrorCode::kResourceExhausted,
+                       absl::StrCat("a repetition has more than ", items,
+                                    " elements, which it would draw again to continue after them; "
+                                    "divide the data among more workers, or shuffle after batch()"),
+                       origin());
+  }
+  Origin origin() const { return {"", absl::StrCat("dataset step ", step_->number, " 'repeat'")}; }
+
   // Skips whole repetitions, at most `count` items. Returns the number of items.
   int64_t jump(int64_t count) {
     if (size_ <= 0 || size_ == kEndless) return 0;
@@ -77,6 +118,7 @@ class Repeated : public Stream<T> {
   const Opener<T> open_;
   int64_t size_;            // items of a repetition, if all have the same number and it is known
   int64_t repetition_ = 0;  // number of the next repetition to be opened
+  int empty_ = 0;           // repetitions without items since the last item
   StreamPtr<T> input_;
   bool ended_ = false;
 };

@@ -25,6 +25,7 @@ using Kind = proto::DatasetStep::KindCase;
 
 constexpr double kElementOverheadBytes = 128;  // memory of an element beside its contents
 constexpr uint32_t kMostThreads = 256;
+constexpr int64_t kMostShards = int64_t{1} << 31;
 
 absl::Status add_range(DatasetStep& step) {
   const auto& range = step.def.range();
@@ -163,8 +164,12 @@ absl::Status add_shuffle(DatasetStep& step) {
 absl::Status add_repeat(DatasetStep& step) {
   const int64_t count = step.def.repeat().count();
   TRIREME_RETURN_IF_ERROR(check_count("count", count, 0));
-  // The reads before the first element are made again in each repetition.
-  step.reads += step.first_reads / std::max<double>(1, static_cast<double>(step.count));
+  // The reads before the first element are made again in each repetition. Among how many elements
+  // they are divided is not known of files and filters. Then they are left out: a repetition reads
+  // its source at most once.
+  if (step.count != kUnknownCount) {
+    step.reads += step.first_reads / std::max<double>(1, static_cast<double>(step.count));
+  }
   if (step.count == kUnknownCount) {
     step.count = count == 0 ? 0 : count == kEndless ? kEndless : kUnknownCount;
   } else if (__builtin_mul_overflow(step.count, count, &step.count)) {
@@ -292,6 +297,10 @@ absl::Status add_shard(DatasetStep& step) {
     return invalid_argument(
         absl::StrCat("its index is ", shard.index(), ", and it has ", shard.count(), " shards"));
   }
+  if (shard.count() > kMostShards) {
+    return invalid_argument(
+        absl::StrCat("it has ", shard.count(), " shards; at most ", kMostShards, " are allowed"));
+  }
   step.reads *= at_most(step.count, shard.count());
   if (step.count == kEndless || step.count == kUnknownCount) return absl::OkStatus();
   step.count = step.count / shard.count() + (step.count % shard.count() > shard.index() ? 1 : 0);
@@ -363,6 +372,7 @@ absl::Status add_cache(DatasetStep& step) {
     return invalid_argument("its elements never end; put cache() before repeat()");
   }
   step.items = Items::kElements;
+  step.is_random = step.varies = false;  // all repetitions give the elements of the first one
   return step.count == kUnknownCount
              ? absl::OkStatus()
              : check_bytes(static_cast<double>(step.count) *

@@ -3,12 +3,14 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/rand_like.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -48,6 +50,29 @@ Dataset growing() {
         };
       });
   return made.dataset();
+}
+
+// Gives the first `least` to `least` + 2 numbers from the seed on, as the seed decides.
+Dataset varying(int64_t least) {
+  static std::map<int64_t, NamedGenerator> all;
+  const auto found = all.find(least);
+  if (found != all.end()) return found->second.dataset();
+  NamedGenerator made =
+      generator("varying " + std::to_string(least), {{"x", at::kLong}}, [least](uint64_t seed) {
+        return [left = least + static_cast<int64_t>(seed % 3),
+                number = static_cast<int64_t>(
+                    seed % 100)]() mutable -> std::optional<std::vector<Tensor>> {
+          if (left-- == 0) return std::nullopt;
+          return {{at::scalar_tensor(number++, at::kLong)}};
+        };
+      });
+  return all.emplace(least, std::move(made)).first->second.dataset();
+}
+
+// Gives some of the numbers 0 to 2, or none, as random numbers decide.
+Dataset rarely(double probability) {
+  return Dataset::range(3).filter(
+      [probability](const Tensor& x) { return at::rand_like(x.to(at::kDouble)) < probability; });
 }
 
 // Gives the numbers 0 to 11 and a random number for each, which depends on the seed.
@@ -182,6 +207,18 @@ const std::vector<StepCase>& step_cases() {
   return all;
 }
 
+// Returns datasets whose repetitions differ in length.
+std::vector<StepCase> varying_cases() {
+  return {
+      {"generator_length", [] { return varying(1).repeat(); }},
+      {"generator_length_shuffle", [] { return varying(2).shuffle(3).repeat(9).batch(2); }},
+      {"generator_sometimes_empty", [] { return varying(0).repeat(); }},
+      {"generator_filter", [] { return odd(varying(3)).repeat(); }},
+      {"generator_length_cache", [] { return odd(varying(5)).cache().shuffle(2).repeat(); }},
+      {"filter_often_empty", [] { return rarely(0.1).repeat(); }},
+  };
+}
+
 class StepsTest : public testing::TestWithParam<StepCase> {};
 
 TEST_P(StepsTest, AFreshIteratorContinuesAtEveryElement) {
@@ -253,6 +290,8 @@ TEST_P(StepsTest, ElementsAreAsSpecified) {
 
 INSTANTIATE_TEST_SUITE_P(Datasets, StepsTest, testing::ValuesIn(step_cases()),
                          [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(VaryingDatasets, StepsTest, testing::ValuesIn(varying_cases()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(Steps, GiveTheElementsThatTheirNamesSay) {
   EXPECT_THAT(longs_of(odd(Dataset::range(8))), ElementsAre(1, 3, 5, 7));
@@ -266,6 +305,23 @@ TEST(Steps, GiveTheElementsThatTheirNamesSay) {
   EXPECT_THAT(
       longs_of(Dataset::range(5).map([](const Tensor& x) { return x * x; }, {.threads = 3})),
       ElementsAre(0, 1, 4, 9, 16));
+}
+
+TEST(Steps, AnEndlessRepeatGoesOnAfterAnEmptyRepetition) {
+  EXPECT_EQ(drawn_from(varying(0).repeat()).size(), kMostDrawn);
+  EXPECT_EQ(drawn_from(rarely(0.1).repeat()).size(), kMostDrawn);
+  EXPECT_THAT(longs_of(odd(Dataset::range(0, 8, 2)).repeat()), IsEmpty());
+  EXPECT_THAT(longs_of(rarely(1).take(0).repeat()), IsEmpty());
+}
+
+TEST(Steps, AnEndlessRepeatOfNothingIsAnError) {
+  Iterator iterator = rarely(0).repeat().iterator();
+  for (const uint64_t next : {0, 5}) {
+    internal::Access<Iterator>::restore(iterator, {5, next, {}});
+    const Error error = error_of([&] { iterator.next(); });
+    EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
+    EXPECT_THAT(error.what(), HasSubstr("1000 repetitions in a row had no elements"));
+  }
 }
 
 TEST(Steps, ZipEndsWithTheShortest) {

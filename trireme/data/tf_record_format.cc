@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "trireme/base/crc32c.h"
+#include "trireme/base/masked_crc32c.h"
 #include "trireme/base/status.h"
 #include "trireme/data/tf_example.h"
 
@@ -25,13 +25,6 @@ constexpr uint64_t kMostTfRecordBytes = uint64_t{1} << 30;
 constexpr double kMostTfBlockBytes = 4.0 * (1 << 30);
 constexpr size_t kTfHeadBytes = 12, kTfFootBytes = 4;
 
-// Returns a checksum as it is written. A checksum is masked since checksums of data that contains
-// checksums detect less.
-uint32_t masked_crc(const char* data, size_t bytes) {
-  const uint32_t crc = crc32c(data, bytes);
-  return (crc >> 15 | crc << 17) + 0xa282ead8;
-}
-
 template <typename T>
 T load_tf(const char* from) {
   T value;
@@ -41,7 +34,7 @@ T load_tf(const char* from) {
 
 // Returns an empty text if the data, which the checksum follows, is as it was written.
 std::string check_tf_crc(const char* data, size_t bytes, const char* what) {
-  const uint32_t computed = masked_crc(data, bytes), written = load_tf<uint32_t>(data + bytes);
+  const uint32_t computed = masked_crc32c(data, bytes), written = load_tf<uint32_t>(data + bytes);
   if (computed == written) return "";
   return absl::StrFormat("the checksum of %s is 0x%08x, expected 0x%08x", what, computed, written);
 }
