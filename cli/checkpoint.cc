@@ -2,9 +2,8 @@
 // and needs no cluster.
 #include "cli/checkpoint.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 
@@ -69,7 +68,7 @@ bool verify_one(const std::string& path) {
   try {
     const auto reader = open_checkpoint(path);
     {
-      ProgressBar bar("verify", STDERR_FILENO);
+      ProgressBar bar("verify", stderr);
       throw_if_error(
           reader->verify([&](uint64_t done, uint64_t total) { bar.update(done, total); }));
     }

@@ -1,8 +1,6 @@
 // Writes whole tensors for the Python world, one tensor at a time. The names of the files and the
 // index are those of Hugging Face: model.safetensors, or model-00001-of-00003.safetensors and so on
 // with model.safetensors.index.json, which says in which file each tensor is.
-#include <unistd.h>
-
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -146,7 +144,7 @@ class TensorFiles {
   uint64_t done_ = 0;
   bool kept_ = false;
   std::vector<std::string> written_;  // Paths.
-  ProgressBar bar_{"convert", STDERR_FILENO};
+  ProgressBar bar_{"convert", stderr};
 };
 
 ConvertedTensors optimizer_tensors(const std::vector<SavedVariable>& variables) {

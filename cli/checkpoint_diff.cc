@@ -1,10 +1,10 @@
 // Compares checkpoints by the values of whole tensors, so that it does not matter over how many
 // servers they were spread.
 #include <ATen/core/Tensor.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <map>
 
@@ -149,6 +149,7 @@ class CheckpointDiff {
     compare_texts("seed", first.seed, second.seed);
     if (first.functions != second.functions) add("functions", "other numbers of calls");
     if (first.iterators != second.iterators) add("iterators", "other positions");
+    if (first.texts != second.texts) add("texts", "other contents");
   }
 
   const CheckpointReader& first_;
@@ -156,7 +157,7 @@ class CheckpointDiff {
   std::vector<std::string> lines_;
   size_t equal_ = 0;
   uint64_t done_ = 0, total_ = 0;
-  ProgressBar bar_{"diff", STDERR_FILENO};
+  ProgressBar bar_{"diff", stderr};
 };
 
 }  // namespace

@@ -155,6 +155,9 @@ void print_rest(const Manifest& manifest) {
     if (returned > 0) absl::PrintF(", %d returned", returned);
     absl::PrintF("; %s\n", iterator.dataset);
   }
+  for (const auto& [name, text] : manifest.texts) {
+    absl::PrintF("text %s: %s\n", name, format_bytes(text.size()));
+  }
   for (const auto& [name, calls] : manifest.functions) {
     absl::PrintF("function %s: %d calls\n", name, calls);
   }

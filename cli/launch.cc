@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/command.h"
 #include "cli/launched_cluster.h"
+#include "cli/restart_policy.h"
 #include "trireme/base/logging.h"
 #include "trireme/base/mutex.h"
 #include "trireme/base/signals.h"
@@ -18,8 +19,11 @@
 //
 // 1. Start the servers as child processes on reserved ports, and wait until all of them answer.
 // 2. Run the program as the chief, and wait until it ends or a signal asks the launcher to end.
-// 3. On a signal, pass it on to the program. If it does not end, send SIGTERM and then SIGKILL.
-// 4. Stop the servers, and exit with the program's exit code.
+// With
+//    --restart, start it again unless it exits with code 0; the servers are started again as well.
+// 3. On a signal, pass it on to the program. If it does not end in the grace time, send a stronger
+//    one. SIGTERM is sent only once, since a program that saves on the first ends on the second.
+// 4. Stop the servers, which the program needs to save, and exit with the program's exit code.
 //
 // The servers have process groups of their own, so Ctrl-C in a terminal reaches the program, which
 // may still use them, but not the servers.
@@ -31,6 +35,7 @@ constexpr char kLaunchFooter[] = R"(
 Examples:
   trireme launch --workers 3 --ps 2 -- ./train --epochs 5
   trireme launch --workers 2 --same-binary -- ./train
+  trireme launch --workers 3 --ps 2 --restart --grace 60 -- ./train
   trireme launch --workers 3 --ps 2 -- trireme status
 
 Starts a `trireme server` for each task on a free port of this machine, waits until all of them
@@ -41,17 +46,23 @@ serve.
 Each line of a server's output is prefixed with its task, for example [worker/0]. The program's own
 output is not changed. When the program ends, or on Ctrl-C or SIGTERM, everything is stopped. The exit
 code is the program's, or 128 plus the signal if a signal ended it. If a server ends early, a warning
-is printed and the other tasks continue.)";
+is printed and the other tasks continue.
 
-// Time that the program has to end after each signal, before it gets a stronger one.
-constexpr auto kStopGrace = std::chrono::seconds(10);
+With --restart, servers that end are started again, and so is the program, until it exits with code 0.
+A program with tr::BackupAndRestore or tr::CheckpointManager then continues from its newest checkpoint.
+The delay before a restart begins with --restart-delay, doubles up to 30 times that, and begins anew
+after a minute of life. A program that fails 10 times without such a minute ends the launch.
+
+SIGTERM is passed on to the program, which has --grace seconds to save and exit, with code 143.)";
+
 constexpr int kMostTasks = 1000;
+constexpr auto kLongestWait = std::chrono::minutes(1);
 
 struct LaunchFlags {
   int workers = 1, ps = 0;
   std::string devices, checkpoint_root, data_root, certs, log_level = "info";
-  double timeout = 60;
-  bool same_binary = false;
+  double timeout = 60, grace = 10, restart_delay = 1;
+  bool same_binary = false, restart = false;
 };
 
 void check(const LaunchFlags& options, const std::vector<std::string>& program) {
@@ -106,33 +117,51 @@ bool in_foreground() {
   return isatty(STDIN_FILENO) && tcgetpgrp(STDIN_FILENO) == getpgrp();
 }
 
+// An event that happens once, such as the end of a process or a signal. Thread-safe.
+class Event {
+ public:
+  void set() {
+    MutexLock lock(mutex_);
+    happened_ = true;
+    changed_.notify_all();
+  }
+  // Blocks until it happens or the deadline has passed. Returns true if it has happened.
+  bool wait(Time deadline) {
+    MutexLock lock(mutex_);
+    while (!happened_ && changed_.wait_until(mutex_, deadline)) {
+    }
+    return happened_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool happened_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
 // Runs the chief's program until it ends. Passes on to it a signal that asks the launcher to end.
 ExitStatus run_program(const std::vector<std::string>& program, const std::string& tf_config,
-                       const StopOnSignal& signals) {
-  Mutex mutex;
-  CondVar changed;
-  bool over = false;
-  const auto wake = [&] {
-    MutexLock lock(mutex);
-    over = true;
-    changed.notify_all();
-  };
+                       Duration grace, const StopOnSignal& signals) {
+  Event over;
   // In a terminal the program stays in the foreground, so that it can read from the terminal.
   // Elsewhere it leads a process group, so that the processes it started end with it.
   const bool foreground = in_foreground();
-  auto process = value_or_throw(Subprocess::start({.argv = program,
-                                                   .environment = {{"TF_CONFIG", tf_config}},
-                                                   .own_group = !foreground,
-                                                   .on_exit = [&](const ExitStatus&) { wake(); }}));
+  auto process =
+      value_or_throw(Subprocess::start({.argv = program,
+                                        .environment = {{"TF_CONFIG", tf_config}},
+                                        .own_group = !foreground,
+                                        .on_exit = [&](const ExitStatus&) { over.set(); }}));
   {
-    std::stop_callback on_signal(signals.token(), wake);
-    MutexLock lock(mutex);
-    while (!over) changed.wait(mutex);
+    std::stop_callback on_signal(signals.token(), [&] { over.set(); });
+    while (!over.wait(after(kLongestWait))) {
+    }
   }
   if (signals.token().stop_requested()) {
-    if (!foreground || signals.signal() != SIGINT) process->send_signal(signals.signal());
+    const int asked = signals.signal();  // a later one does not count
+    if (!foreground || asked != SIGINT) process->send_signal(asked);
     for (const int signal : {SIGTERM, SIGKILL}) {
-      if (process->wait(after(kStopGrace))) break;
+      if (signal == asked) continue;
+      if (process->wait(after(grace))) break;
       say(absl::StrCat("the program (pid ", process->pid(), ") has not ended; sending SIG",
                        sigabbrev_np(signal)));
       process->send_signal(signal);
@@ -141,8 +170,37 @@ ExitStatus run_program(const std::vector<std::string>& program, const std::strin
   return *process->wait(Time::max());
 }
 
+// Runs the program, and again as the options say, until it ends for good. Returns the exit code of
+// the launch.
+int run_until_done(const LaunchFlags& options, const std::vector<std::string>& program,
+                   const std::string& tf_config, const StopOnSignal& signals) {
+  const Duration grace = seconds_of("--grace", options.grace);
+  RestartPolicy policy(seconds_of("--restart-delay", options.restart_delay));
+  for (;;) {
+    const Time begin = Clock::real().now();
+    const ExitStatus status = run_program(program, tf_config, grace, signals);
+    if (!options.restart || status.ok() || signals.token().stop_requested()) {
+      if (status.signal != 0) say(absl::StrCat("the program was ", status.to_string()));
+      return status.shell_code();
+    }
+    const auto delay = policy.next_delay(status, Clock::real().now() - begin);
+    if (!delay) {
+      say(absl::StrCat("the program '", program[0], "' has failed ", RestartPolicy::kMostFailures,
+                       " times in a short time, and is not started again: ", status.to_string()));
+      return status.shell_code();
+    }
+    say(absl::StrCat("warning: the program has ended: ", status.to_string(),
+                     "; it is started again in ", format_duration(*delay)));
+    Event stop;
+    const std::stop_callback on_signal(signals.token(), [&] { stop.set(); });
+    if (stop.wait(after(*delay))) return 128 + signals.signal();
+  }
+}
+
 int launch(const LaunchFlags& options, const std::vector<std::string>& program) {
   const Duration limit = seconds_of("--timeout", options.timeout);
+  seconds_of("--grace", options.grace);
+  seconds_of("--restart-delay", options.restart_delay);
   check(options, program);
   StopOnSignal signals;
   LaunchedCluster cluster(options.workers, options.ps);
@@ -152,10 +210,11 @@ int launch(const LaunchFlags& options, const std::vector<std::string>& program) 
   cluster.start(server_command(options, program));
   if (!cluster.wait_until_up(limit, client_credentials(options.certs), signals.token()))
     return 128 + signals.signal();
-  const ExitStatus status = run_program(program, cluster.tf_config({"chief", 0}), signals);
+  if (options.restart)
+    cluster.restart_servers(seconds_of("--restart-delay", options.restart_delay));
+  const int code = run_until_done(options, program, cluster.tf_config({"chief", 0}), signals);
   cluster.stop();
-  if (status.signal != 0) say(absl::StrCat("the program was ", status.to_string()));
-  return status.shell_code();
+  return code;
 }
 
 }  // namespace
@@ -184,6 +243,16 @@ void add_launch_command(CLI::App& app, Invocation& invocation) {
       ->type_name("DIR");
   command->add_flag("--same-binary", options->same_binary,
                     "Run the program in every role instead of `trireme server`");
+  command->add_flag("--restart", options->restart,
+                    "Start servers that end, and a program that fails or is killed, again");
+  command
+      ->add_option("--restart-delay", options->restart_delay,
+                   "Seconds before the first restart of a task; doubles from one to the next")
+      ->capture_default_str();
+  command
+      ->add_option("--grace", options->grace,
+                   "Seconds that the program has to end after a signal, before it is killed")
+      ->capture_default_str();
   command->add_option("--timeout", options->timeout, "Seconds that the servers may take to start")
       ->capture_default_str();
   command

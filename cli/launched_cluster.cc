@@ -3,11 +3,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cli/command.h"
+#include "trireme/base/executor.h"
 #include "trireme/base/status.h"
 #include "trireme/runtime/cluster_status.h"
 
@@ -16,6 +18,11 @@
 // wait, and wait_until_up() finds the server among `members_` and throws with its last lines. Once
 // the cluster is up, a server that fails only causes a warning, because the coordinator survives
 // lost workers.
+//
+// With restart_servers(), a thread starts servers that have ended again. A server that ends then is
+// only noted by on_exit(); the thread decides when it is due, and replaces its process, so that no
+// callback destroys the process that calls it. stop() joins the thread before it looks at the
+// processes, so that none is started afterwards.
 //
 // The callbacks take `mutex_`. So no method holds it while it waits for a process: stop() collects
 // the processes under the lock and waits without it.
@@ -58,24 +65,29 @@ std::string LaunchedCluster::tf_config(const TaskId& task) const {
 }
 
 void LaunchedCluster::start(const std::vector<std::string>& command) {
+  command_ = command;
   for (const TaskId& task : spec_.all_tasks()) {
     {
       MutexLock lock(mutex_);
-      members_[task];
+      members_[task].begin = Clock::real().now();
     }
-    auto process = value_or_throw(Subprocess::start({
-        .argv = command,
-        .environment = {{"TF_CONFIG", tf_config(task)}},
-        .on_stdout = [=, this](const std::string& line) { on_line(task, STDOUT_FILENO, line); },
-        .on_stderr = [=, this](const std::string& line) { on_line(task, STDERR_FILENO, line); },
-        .null_stdin = true,
-        // Ctrl-C in a terminal must not reach the servers: the program may still need them.
-        .own_group = true,
-        .on_exit = [=, this](const ExitStatus& status) { on_exit(task, status); },
-    }));
+    auto process = value_or_throw(start_task(task));
     MutexLock lock(mutex_);
     members_[task].process = std::move(process);
   }
+}
+
+absl::StatusOr<std::unique_ptr<Subprocess>> LaunchedCluster::start_task(const TaskId& task) {
+  return Subprocess::start({
+      .argv = command_,
+      .environment = {{"TF_CONFIG", tf_config(task)}},
+      .on_stdout = [=, this](const std::string& line) { on_line(task, STDOUT_FILENO, line); },
+      .on_stderr = [=, this](const std::string& line) { on_line(task, STDERR_FILENO, line); },
+      .null_stdin = true,
+      // Ctrl-C in a terminal must not reach the servers: the program may still need them.
+      .own_group = true,
+      .on_exit = [=, this](const ExitStatus& status) { on_exit(task, status); },
+  });
 }
 
 bool LaunchedCluster::wait_until_up(Duration limit, const Credentials& credentials,
@@ -120,11 +132,76 @@ void LaunchedCluster::fail(const TaskId& task, const std::string& what) {
               {.task = task.to_string()});
 }
 
+void LaunchedCluster::restart_servers(Duration first_delay) {
+  {
+    MutexLock lock(mutex_);
+    for (auto& [task, member] : members_) member.policy.emplace(first_delay);
+  }
+  restarter_ = std::thread([this] {
+    set_thread_name("trireme-restart");
+    restart_ended();
+  });
+}
+
+void LaunchedCluster::restart_ended() {
+  for (;;) {
+    std::optional<TaskId> due;
+    std::unique_ptr<Subprocess> ended;
+    {
+      MutexLock lock(mutex_);
+      Time next = Time::max();
+      for (auto& [task, member] : members_) {
+        if (!member.ended || !member.policy) continue;
+        if (!member.due) decide(task, member);
+        if (!member.due || *member.due > next) continue;
+        next = *member.due;
+        due = task;
+      }
+      if (stopping_) return;
+      if (next > Clock::real().now()) {
+        changed_.wait_until(mutex_, std::min(next, after(RestartPolicy::kLongLife)));
+        continue;
+      }
+      Member& member = members_[*due];
+      ended = std::move(member.process);
+      member.ended.reset();
+      member.due.reset();
+      member.begin = Clock::real().now();
+    }
+    ended.reset();
+    auto process = start_task(*due);
+    MutexLock lock(mutex_);
+    Member& member = members_[*due];
+    if (process.ok()) {
+      member.process = *std::move(process);
+    } else {
+      say(absl::StrCat("cannot start ", due->to_string(), ": ", describe(process.status())));
+      member.ended = ExitStatus{.code = kRunTimeError};
+      member.end = Clock::real().now();
+    }
+  }
+}
+
+void LaunchedCluster::decide(const TaskId& task, Member& member) {
+  const auto delay = member.policy->next_delay(*member.ended, member.end - member.begin);
+  if (delay) member.due = Clock::real().now() + *delay;
+  if (!delay) member.policy.reset();
+  say(absl::StrCat("warning: ", task.to_string(), " has ended: ", member.ended->to_string(),
+                   delay ? absl::StrCat("; it is started again in ", format_duration(*delay))
+                         : absl::StrCat("; it has failed ", RestartPolicy::kMostFailures,
+                                        " times in a short time and is not started again")));
+}
+
 void LaunchedCluster::stop() {
   std::map<TaskId, Subprocess*> processes;
   {
     MutexLock lock(mutex_);
     stopping_ = true;
+    changed_.notify_all();
+  }
+  if (restarter_.joinable()) restarter_.join();
+  {
+    MutexLock lock(mutex_);
     for (const auto& [task, member] : members_) {
       if (member.process) processes[task] = member.process.get();
     }
@@ -154,9 +231,12 @@ void LaunchedCluster::on_exit(const TaskId& task, const ExitStatus& status) {
   bool warn = false;
   {
     MutexLock lock(mutex_);
-    members_[task].ended = status;
+    Member& member = members_[task];
+    member.ended = status;
+    member.end = Clock::real().now();
     // A server that exits with code 0 was told that the job has ended.
-    warn = up_ && !stopping_ && !status.ok();
+    warn = up_ && !stopping_ && !status.ok() && !member.policy;
+    changed_.notify_all();
   }
   if (warn) {
     say(absl::StrCat("warning: ", task.to_string(), " has ended early: ", status.to_string(),

@@ -3,10 +3,13 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "cli/restart_policy.h"
 #include "trireme/base/mutex.h"
 #include "trireme/base/subprocess.h"
 #include "trireme/cluster/cluster_spec.h"
@@ -33,6 +36,9 @@ class LaunchedCluster {
   // Waits until every task answers. Throws Error, with the task and its last lines, if one ends
   // before that or does not answer in time. Returns false if `stop` is requested first.
   bool wait_until_up(Duration limit, const Credentials& credentials, std::stop_token stop);
+  // Starts servers that end from now on again, until stop(): see RestartPolicy. Must be called at
+  // most once, when all tasks are up.
+  void restart_servers(Duration first_delay);
   // Sends SIGTERM to the servers and waits for them; kills those that do not stop in time.
   void stop();
 
@@ -41,21 +47,35 @@ class LaunchedCluster {
     std::unique_ptr<Subprocess> process;
     std::deque<std::string> last_lines;
     std::optional<ExitStatus> ended;
+    Time begin = {};  // Time of the last start, and of the end of that process.
+    Time end = {};
+    std::optional<RestartPolicy> policy;  // nullopt if it is not started again.
+    std::optional<Time> due;              // Time of the next start, once it is decided.
   };
 
   std::vector<std::string> reserve(int count);
+  // Runs the command as a task, whose member must exist.
+  absl::StatusOr<std::unique_ptr<Subprocess>> start_task(const TaskId& task);
+  // Starts servers again when they are due. Runs on `restarter_`.
+  void restart_ended();
+  // Decides when a server that has ended is started again.
+  void decide(const TaskId& task, Member& member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void on_line(const TaskId& task, int fd, const std::string& line);
   void on_exit(const TaskId& task, const ExitStatus& status);
   [[noreturn]] void fail(const TaskId& task, const std::string& what);
 
   std::vector<PortReservation> ports_;
   ClusterSpec spec_;
+  std::vector<std::string> command_;
   std::stop_source one_ended_;  // Requested when a server ends, or when wait_until_up() must end.
 
   Mutex mutex_;
   std::map<TaskId, Member> members_ ABSL_GUARDED_BY(mutex_);
   bool up_ ABSL_GUARDED_BY(mutex_) = false;  // True once all servers have answered.
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  CondVar changed_;  // Notified when a server ends, and by stop().
+
+  std::thread restarter_;
 };
 
 }  // namespace trireme

@@ -1,12 +1,9 @@
 #include "cli/progress_bar.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/format_bytes.h"
 
@@ -16,7 +13,6 @@ namespace {
 constexpr auto kBeforeTheFirstLine = std::chrono::seconds(1);
 constexpr auto kBetweenLines = std::chrono::milliseconds(100);
 constexpr int kBarWidth = 24;
-constexpr char kClearLine[] = "\r\x1b[K";
 
 }  // namespace
 
@@ -32,29 +28,14 @@ std::string progress_line(const std::string& what, uint64_t done, uint64_t total
                          format_bytes(static_cast<uint64_t>(static_cast<double>(done) / seconds)));
 }
 
-ProgressBar::ProgressBar(std::string what, int fd, const Clock& clock)
+ProgressBar::ProgressBar(std::string what, std::FILE* file, const Clock& clock)
     : what_(std::move(what)),
-      fd_(fd),
       clock_(clock),
-      is_terminal_(isatty(fd) == 1),
       start_(clock.now()),
-      next_(start_ + kBeforeTheFirstLine) {}
-
-ProgressBar::~ProgressBar() {
-  if (shown_) write_text(kClearLine);
-}
+      line_(file, kBetweenLines, kBeforeTheFirstLine, clock) {}
 
 void ProgressBar::update(uint64_t done, uint64_t total) {
-  if (!is_terminal_) return;
-  const Time now = clock_.now();
-  if (now < next_) return;
-  next_ = now + kBetweenLines;
-  shown_ = true;
-  write_text(absl::StrCat(kClearLine, progress_line(what_, done, total, now - start_)));
-}
-
-void ProgressBar::write_text(const std::string& text) const {
-  (void)!write(fd_, text.data(), text.size());
+  if (line_.due()) line_.show(progress_line(what_, done, total, clock_.now() - start_));
 }
 
 }  // namespace trireme

@@ -142,7 +142,7 @@ function(trireme_ctest NAME COMMAND TIMEOUT LABELS ALONE)
     set(TIMEOUT 120)
   endif()
   if(TRIREME_SANITIZER)
-    math(EXPR TIMEOUT "2 * ${TIMEOUT}") # programs are several times slower then
+    math(EXPR TIMEOUT "3 * ${TIMEOUT}") # programs are several times slower then
   endif()
   add_test(NAME ${NAME} COMMAND ${COMMAND} --gtest_brief=1)
   # Tests run in parallel, and kernels whose threads wait by spinning would take seconds on busy cores.

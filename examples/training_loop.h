@@ -53,17 +53,16 @@ TORCH_MODULE(ShipNet);
 // Trains on the datasets of the workers. Their elements are batches: the numbers of the cargo, and
 // 1 for each warship.
 inline void train(const trireme::Cluster& cluster,
-                  const std::function<trireme::Dataset(const trireme::InputContext&)>& dataset,
-                  const std::string& certs = "") {
+                  const std::function<trireme::Dataset(const trireme::InputContext&)>& dataset) {
   namespace tr = trireme;
   torch::manual_seed(1);
-  tr::ParameterServerStrategy strategy(
-      cluster, {.partitioner = tr::MinSizePartitioner(256 << 10, 2), .certs = certs});
+  tr::ParameterServerStrategy strategy(cluster,
+                                       {.partitioner = tr::MinSizePartitioner(256 << 10, 2)});
   tr::ClusterCoordinator coordinator(strategy);
   auto net = strategy.distribute<ShipNet>();
   auto scope = strategy.scope();
   tr::RmsProp optimizer(net, {.lr = 0.1, .alpha = 0.9});
-  tr::Variable right("right", torch::zeros({})), seen("seen", torch::zeros({}));
+  tr::Accuracy accuracy(strategy);
 
   auto data = coordinator.create_per_worker_dataset(dataset);
   auto step = tr::function("train", [&](tr::Iterator& batches) {
@@ -71,19 +70,16 @@ inline void train(const trireme::Cluster& cluster,
     torch::Tensor logits = net->forward(cargo);
     torch::Tensor loss = torch::binary_cross_entropy_with_logits(logits, of_war);
     optimizer.minimize(loss);
-    right.assign_add((logits > 0).eq(of_war > 0.5).to(torch::kFloat).sum());
-    seen.assign_add(torch::ones_like(of_war).sum());
+    accuracy.update(of_war, logits > 0);
     return loss;
   });
 
   tr::RemoteValue loss;
   for (int epoch = 0; epoch < 4; ++epoch) {
-    right.assign(torch::zeros({}));
-    seen.assign(torch::zeros({}));
+    accuracy.reset();
     for (int i = 0; i < 5; ++i) loss = coordinator.schedule(step, data.iterator());
     coordinator.join();
-    std::printf("Finished epoch %d, accuracy is %f.\n", epoch,
-                (right.read() / seen.read()).item<float>());
+    std::printf("Finished epoch %d, accuracy is %f.\n", epoch, accuracy.result());
   }
   std::printf("Final loss is %f\n", coordinator.fetch(loss).item<float>());
 }

@@ -56,7 +56,8 @@ class CheckpointCommandTest : public testing::Test {
                       .saved_at = "2026-11-17T12:00:00Z",
                       .metric = 0.25,
                       .functions = {{"train_step", step}},
-                      .iterators = {{"batches", true, "rows(100)", {{1, 10, {7}}, {2, 8, {}}}}}};
+                      .iterators = {{"batches", true, "rows(100)", {{1, 10, {7}}, {2, 8, {}}}}},
+                      .texts = {{"fit", std::string(step, 'x')}}};
     SavedVariable saved{.name = "table",
                         .dtype = at::kFloat,
                         .sizes = {3, 4},
@@ -179,7 +180,7 @@ TEST_F(CheckpointCommandTest, ShowsTheVariables) {
                     testing::ContainsRegex("count +int64 +\\[\\] +1 +8 B +- +-\n"),
                     HasSubstr("iterator batches: 17 elements used by 2 workers, 1 returned; "
                               "rows(100)\n"),
-                    HasSubstr("function train_step: 42 calls\n")));
+                    HasSubstr("text fit: 42 B\n"), HasSubstr("function train_step: 42 calls\n")));
   const auto json = nlohmann::json::parse(run_checkpoint({"show", path(), "--json"}).stdout_text);
   EXPECT_EQ(json["step"], 42);
   EXPECT_EQ(json["variables"][0]["name"], "table");
@@ -194,7 +195,8 @@ TEST_F(CheckpointCommandTest, DiffComparesTheTwoNewest) {
               AllOf(HasSubstr("table: 12 of 12 elements differ, by at most 1\n"),
                     HasSubstr("count: 1 of 1 elements differ, by at most 1\n"),
                     HasSubstr("table#step: 41 and 42\n"), HasSubstr("step: 41 and 42\n"),
-                    HasSubstr("1 tensors are equal, 5 differences\n")));
+                    HasSubstr("texts: other contents\n"),
+                    HasSubstr("1 tensors are equal, 6 differences\n")));
   EXPECT_EQ(run_checkpoint({"diff", checkpoint(42), path()}).status.code, 0);
 }
 
@@ -280,9 +282,10 @@ TEST(ProgressBarTest, AppearsOnATerminalAfterASecondAndIsRemoved) {
     const ssize_t size = read(controller, text, sizeof(text));
     return size <= 0 ? std::string() : std::string(text, size);
   };
+  std::FILE* const file = fdopen(terminal, "w");
   ManualClock clock;
   {
-    ProgressBar bar("verify", terminal, clock);
+    ProgressBar bar("verify", file, clock);
     clock.advance(std::chrono::milliseconds(900));
     bar.update(1, 4);
     EXPECT_EQ(shown(), "");
@@ -293,7 +296,7 @@ TEST(ProgressBarTest, AppearsOnATerminalAfterASecondAndIsRemoved) {
     EXPECT_EQ(shown(), "");  // The next line is due a tenth of a second later.
   }
   EXPECT_EQ(shown(), "\r\x1b[K");
-  close(terminal);
+  std::fclose(file);
   close(controller);
 }
 

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -32,12 +33,17 @@ std::string shown(const std::string& name, const char* path = EXAMPLES_PAGE) {
   return text;
 }
 
-// Runs an example and returns its output.
-std::string printed(const std::string& name, const std::vector<std::string>& arguments) {
-  std::vector<std::string> argv = {std::string(EXAMPLES_FOLDER) + "/" + name};
+std::string example(const std::string& name) {
+  return std::string(EXAMPLES_FOLDER) + "/" + name;
+}
+
+// Runs an example in a folder and returns its output.
+std::string printed(const std::string& name, const std::vector<std::string>& arguments,
+                    const std::string& folder = "") {
+  std::vector<std::string> argv = {example(name)};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
-  const CompletedProcess done =
-      value_or_throw(run_process({.argv = argv, .null_stdin = true}, after(kLimit)));
+  const CompletedProcess done = value_or_throw(
+      run_process({.argv = argv, .directory = folder, .null_stdin = true}, after(kLimit)));
   EXPECT_TRUE(done.status.ok()) << done.status.to_string() << "\n" << done.stderr_text;
   return done.stdout_text;
 }
@@ -101,6 +107,19 @@ TEST(Checkpoints, ContinueAfterAKillAsTheirPageShows) {
             shown("checkpoints"));
 }
 
+// Returns a text with `#` for each number and its unit of time. Workers do not wait for each other,
+// so the figures of a training differ from run to run.
+std::string without_numbers(const std::string& text) {
+  static const std::regex number("[0-9]+([.][0-9]+)?(e[-+]?[0-9]+)?([mu]?s\\b)?");
+  return std::regex_replace(text, number, "#");
+}
+
+// Returns the number after the last `label` of a text; 0 if there is none.
+double number_after(const std::string& label, const std::string& text) {
+  const size_t place = text.rfind(label);
+  return place == std::string::npos ? 0 : std::stod(text.substr(place + label.size()));
+}
+
 // Workers do not wait for each other, so the numbers differ. The last epoch always reaches 1.
 constexpr char kLearns[] =
     "^Finished epoch 0, accuracy is [01]\\.[0-9]+\\.\n"
@@ -121,14 +140,24 @@ class RealWorldCluster : public testing::Test {
     return folder_.path() + "/cluster.json";
   }
 
+  // Checks the output of the chief.
+  static void expect_trained(const std::string& output) {
+    EXPECT_EQ(without_numbers(output), without_numbers(shown("train_in_real_world_cluster")));
+    EXPECT_GT(number_after("accuracy of the last epoch: ", output), 0.97) << output;
+  }
+
+  SubprocessOptions command(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), example("train_in_real_world_cluster"));
+    return {.argv = std::move(arguments), .directory = folder_.path(), .null_stdin = true};
+  }
+
   const TemporaryFolder folder_;
 };
 
 TEST_F(RealWorldCluster, TheChiefTrainsOnServersThatNeverSawTheProgram) {
   ProcessCluster cluster({{.workers = 2, .ps = 2}});
-  EXPECT_THAT(printed("train_in_real_world_cluster",
-                      {"--cluster", written(cluster.spec()), "--task_type", "chief"}),
-              ContainsRegex(kLearns));
+  expect_trained(printed("train_in_real_world_cluster",
+                         {"--cluster", written(cluster.spec()), "--task_type", "chief"}));
 }
 
 TEST_F(RealWorldCluster, OneBinaryTakesEveryRoleAndAllEndWithTheJob) {
@@ -144,18 +173,22 @@ TEST_F(RealWorldCluster, OneBinaryTakesEveryRoleAndAllEndWithTheJob) {
   for (const TaskId& task : spec.all_tasks()) {
     if (task.job == "chief") continue;
     servers.push_back(value_or_throw(
-        Subprocess::start({.argv = {std::string(EXAMPLES_FOLDER) + "/train_in_real_world_cluster",
-                                    "--cluster", file, "--certs", certs, "--task_type", task.job,
-                                    "--task_index", std::to_string(task.index)}})));
+        Subprocess::start(command({"--cluster", file, "--certs", certs, "--task_type", task.job,
+                                   "--task_index", std::to_string(task.index)}))));
   }
-  EXPECT_THAT(printed("train_in_real_world_cluster", {"--cluster", file, "--certs", certs,
-                                                      "--task_type", "chief", "--task_index", "0"}),
-              ContainsRegex(kLearns));
+  RunningCommand evaluator(command({"--cluster", file, "--task_type", "evaluator", "run"}));
+  expect_trained(printed(
+      "train_in_real_world_cluster",
+      {"--cluster", file, "--certs", certs, "--task_type", "chief", "--task_index", "0", "run"},
+      folder_.path()));
   for (const auto& server : servers) {
     const auto status = server->wait(after(kLimit));
     ASSERT_TRUE(status.has_value());
     EXPECT_TRUE(status->ok()) << status->to_string();
   }
+  EXPECT_TRUE(evaluator.wait().ok()) << evaluator.text();
+  EXPECT_THAT(evaluator.text(),
+              ContainsRegex("after epoch 5: loss 0[.][0-9]+, accuracy (1[.]0|0[.]9)"));
 }
 
 TEST_F(RealWorldCluster, NamesTheMissingClusterFlag) {
@@ -190,6 +223,119 @@ TEST(Train, IsTheProgramOfTheReadme) {
   const std::string code = program.substr(program.find("#include <torch/torch.h>"));
   EXPECT_THAT(text_of(README_PAGE), HasSubstr("```cpp\n" + code + "```\n"));
 }
+
+// Writes scikit-learn's digits into a folder and returns the path of the file.
+std::string written_digits(const TemporaryFolder& folder) {
+  const CompletedProcess unpacked = value_or_throw(
+      run_process({.argv = {"/usr/bin/env", "gzip", "-dc", DIGITS_FILE}}, after(kLimit)));
+  folder.write("digits.csv", unpacked.stdout_text);
+  return folder.path() + "/digits.csv";
+}
+
+TEST(TrainInProcessCluster, PrintsWhatItsPageShowsExceptForNumbers) {
+  const TemporaryFolder folder;
+  const std::string output = printed("train_in_process_cluster", {folder.path() + "/run"});
+  EXPECT_EQ(without_numbers(output), without_numbers(shown("train_in_process_cluster")));
+  EXPECT_GT(number_after("accuracy of the last epoch: ", output), 0.9) << output;
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/run/best.safetensors"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/run/log.csv"));
+  EXPECT_FALSE(std::filesystem::is_empty(folder.path() + "/run/logs/train"));
+}
+
+TEST(TrainWithKerasStyle, TrainsSavesAndReloadsAsItsPageShows) {
+  const TemporaryFolder folder;
+  const std::string trained = printed("train_with_keras_style", {"circle"}, folder.path());
+  EXPECT_EQ(without_numbers(trained), without_numbers(shown("train_with_keras_style")));
+  EXPECT_GT(number_after("test accuracy ", trained), 0.85) << trained;
+
+  const std::string answers = trained.substr(trained.find("test accuracy"));
+  EXPECT_EQ(printed("train_with_keras_style", {"circle"}, folder.path()), answers);
+  EXPECT_EQ(printed("train_with_keras_style", {"circle", "--strategy", "default"}, folder.path()),
+            answers);
+}
+
+TEST(TrainWithDeviceSetter, PrintsWhatItsPageShowsExceptForNumbers) {
+  const CompletedProcess done =
+      run_trireme({"launch", "--workers", "2", "--ps", "2", "--same-binary", "--",
+                   example("train_with_device_setter")});
+  EXPECT_TRUE(done.status.ok()) << done.stderr_text;
+  const auto sorted = [](const std::string& text) {  // The workers end in any order.
+    std::multiset<std::string> lines;
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);) lines.insert(without_numbers(line));
+    return lines;
+  };
+  EXPECT_EQ(sorted(done.stdout_text), sorted(shown("train_with_device_setter")))
+      << done.stdout_text;
+  EXPECT_THAT(done.stdout_text,
+              ContainsRegex("y = (3.0|2.9).* a [+] -(2.0|1.9).* b [+] (1.0|0.9)"));
+}
+
+TEST(DigitsExample, ReachesAnAccuracyOf97PercentOnParameterServers) {
+  const TemporaryFolder folder;
+  const std::string output = printed("digits", {written_digits(folder)});
+  EXPECT_EQ(without_numbers(output), without_numbers(shown("digits")));
+  EXPECT_GE(number_after("test accuracy ", output), 0.97) << output;
+}
+
+TEST(Finetune, TrainsANewHeadOnFrozenLayersOfPyTorch) {
+  const TemporaryFolder folder;
+  const std::string digits = written_digits(folder), weights = folder.path() + "/pytorch";
+  const auto python = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), PYTHON_WITH_TORCH);
+    return value_or_throw(run_process({.argv = arguments, .null_stdin = true}, after(kLimit)));
+  };
+  if (!python({"-c", "import numpy, safetensors, torch"}).status.ok()) {
+    GTEST_SKIP() << "needs " << PYTHON_WITH_TORCH << " with torch, numpy and safetensors";
+  }
+  const CompletedProcess pretrained = python({PRETRAIN_DIGITS, digits, weights});
+  ASSERT_TRUE(pretrained.status.ok()) << pretrained.stderr_text;
+  const std::string output = printed("finetune", {digits, weights}, folder.path());
+  EXPECT_EQ(without_numbers(pretrained.stdout_text + output), without_numbers(shown("finetune")));
+  EXPECT_LT(number_after("test accuracy ", output), 0.5) << output;
+  EXPECT_GT(number_after("new head, ", output), 0.93) << output;
+
+  const CompletedProcess same = python({"-c",
+                                        "import sys, torch; from safetensors.torch import "
+                                        "load_file; a, b = map(load_file, sys.argv[1:])\n"
+                                        "sys.exit(not all(torch.equal(a[name], b[name]) for name "
+                                        "in a if name.startswith('features.')))",
+                                        weights, folder.path() + "/digits.safetensors"});
+  EXPECT_TRUE(same.status.ok()) << "the frozen layers have changed: " << same.stderr_text;
+}
+
+// Returns a text without the spaces at the beginning of lines, so that code can be compared with an
+// excerpt of it.
+std::string without_indents(const std::string& text) {
+  return std::regex_replace(text, std::regex("\\n +"), "\n");
+}
+
+class Excerpts : public testing::TestWithParam<std::string> {};
+
+// A block of code after `<!-- from FILE -->` is a part of that file.
+TEST_P(Excerpts, AreInTheProgramsThatThePageNames) {
+  const std::string root =
+      std::string(TRAIN_SOURCE).substr(0, std::string(TRAIN_SOURCE).rfind("/examples/"));
+  std::ifstream page(root + "/docs/" + GetParam());
+  const std::regex mark("<!-- from (.*) -->");
+  int count = 0;
+  std::smatch found;
+  for (std::string line; std::getline(page, line);) {
+    if (!std::regex_match(line, found, mark)) continue;
+    std::ostringstream source;
+    source << std::ifstream(root + "/" + found[1].str()).rdbuf();
+    std::string code = "\n";
+    std::getline(page, line);  // ```cpp
+    while (std::getline(page, line) && line != "```") code += line + "\n";
+    EXPECT_THAT(without_indents(source.str()), HasSubstr(without_indents(code)));
+    ++count;
+  }
+  EXPECT_GT(count, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Excerpts, testing::Values("fit.md", "coming_from_tensorflow.md", "coming_from_pytorch.md"),
+    [](const auto& info) { return info.param.substr(0, info.param.size() - 3); });
 
 TEST(ErrorsPage, ListsEveryCodeWithItsNumber) {
   std::ifstream page(ERRORS_PAGE);

@@ -5,7 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/restart_policy.h"
 #include "tests/integration/commands.h"
+#include "trireme/rpc/temporary_folder.h"
 
 namespace trireme {
 namespace {
@@ -147,6 +149,94 @@ TEST_F(LaunchInterrupted, TheRestContinuesWhenOneServerEndsEarly) {
   EXPECT_EQ(command_->wait(), (ExitStatus{.code = 143})) << command_->text();
   expect_nothing_left();
   expect_child_ends();
+}
+
+TEST(Launch, TheGraceTimeLimitsAProgramThatIgnoresSigterm) {
+  RunningCommand command(trireme_command({"launch", "--workers", "1", "--grace", "0.2", "--", "sh",
+                                          "-c", "trap '' TERM; echo ready; sleep 1000"}));
+  command.wait_for("ready\n");
+  command.process().send_signal(SIGTERM);
+  EXPECT_EQ(command.wait(), (ExitStatus{.code = 137})) << command.text();
+  EXPECT_THAT(command.text(), HasSubstr("has not ended; sending SIGKILL\n"));
+}
+
+TEST(LaunchRestart, StartsTheProgramAgainUntilItSucceeds) {
+  const TemporaryFolder folder;
+  // Is killed, then fails, then is preempted, and then succeeds.
+  const CompletedProcess done = run_trireme(
+      {"launch", "--workers", "1", "--restart", "--restart-delay", "0.01", "--", "sh", "-c",
+       "cd " + folder.path() +
+           "; test -f a || { touch a; kill -KILL $$; }; test -f b || { touch b; exit 4; }; "
+           "test -f c || { touch c; exit 143; }; echo done"});
+  EXPECT_EQ(done.status.code, 0) << done.stderr_text;
+  EXPECT_EQ(done.stdout_text, "done\n");
+  for (const std::string line : {"killed by SIGKILL; it is started again in 10ms\n",
+                                 "exit code 4; it is started again in "
+                                 "20ms\n",
+                                 "exit code 143; it is started again in 40ms\n"}) {
+    EXPECT_THAT(done.stderr_text, HasSubstr("trireme: warning: the program has ended: " + line));
+  }
+}
+
+TEST(LaunchRestart, GivesUpAProgramThatFailsTenTimes) {
+  const CompletedProcess done =
+      run_trireme({"launch", "--workers", "1", "--restart", "--restart-delay", "0.001", "--", "sh",
+                   "-c", "echo x; exit 6"});
+  EXPECT_EQ(done.status.code, 6);
+  EXPECT_EQ(done.stdout_text.size(), 20u);
+  EXPECT_THAT(done.stderr_text,
+              HasSubstr("trireme: the program 'sh' has failed 10 times in a short time, and is not "
+                        "started again: exit code 6\n"));
+}
+
+TEST(LaunchRestart, StartsAServerAgainOnItsPort) {
+  RunningCommand command(
+      trireme_command({"launch", "--workers", "1", "--ps", "1", "--restart", "--restart-delay",
+                       "0.01", "--", "sh", "-c", "echo program; sleep 1000"}));
+  command.wait_for("program\n");
+  const pid_t first = std::stoi(command.wait_for("/job:ps/task:0" + kServes));
+  const std::string address = command.wait_for("/job:ps/task:0 serves at ([^ ]*) \\(incarnation");
+  kill(first, SIGKILL);
+  command.wait_for("/job:ps/task:0 has ended: killed by SIGKILL; it is started again in 10ms\n");
+  const pid_t second = std::stoi(
+      command.wait_for("SIGKILL[^$]*/job:ps/task:0 serves at " + address + " [^\n]*pid ([0-9]+)"));
+  EXPECT_NE(first, second);
+  command.process().send_signal(SIGTERM);
+  EXPECT_EQ(command.wait(), (ExitStatus{.code = 143})) << command.text();
+  EXPECT_TRUE(ends(second));
+}
+
+TEST(LaunchRestart, SigtermEndsAProgramThatWaitsForItsRestart) {
+  RunningCommand command(trireme_command({"launch", "--workers", "1", "--restart",
+                                          "--restart-delay", "1000", "--", "sh", "-c", "exit 1"}));
+  command.wait_for("it is started again in 16m 40s\n");
+  command.process().send_signal(SIGTERM);
+  EXPECT_EQ(command.wait(), (ExitStatus{.code = 143})) << command.text();
+}
+
+TEST(RestartPolicy, DoublesTheDelayAndBeginsAnewAfterALongLife) {
+  using std::chrono::seconds;
+  RestartPolicy policy(seconds(1));
+  const ExitStatus killed = {.signal = SIGKILL};
+  for (const int delay : {1, 2, 4, 8, 16, 30, 30}) {
+    EXPECT_EQ(policy.next_delay(killed, seconds(59)), seconds(delay));
+  }
+  EXPECT_EQ(policy.next_delay(killed, seconds(60)), seconds(1));
+}
+
+TEST(RestartPolicy, OnlyFailuresInAShortTimeCount) {
+  using std::chrono::seconds;
+  RestartPolicy policy(seconds(1));
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(policy.next_delay({.signal = SIGKILL}, seconds(0)));
+    EXPECT_TRUE(policy.next_delay({.signal = SIGTERM}, seconds(0)));
+    EXPECT_TRUE(policy.next_delay({.code = 143}, seconds(0)));
+    EXPECT_TRUE(policy.next_delay({.code = 0}, seconds(0)));
+  }
+  for (int i = 0; i < 9; ++i) EXPECT_TRUE(policy.next_delay({.code = 1}, seconds(0)));
+  EXPECT_TRUE(policy.next_delay({.code = 1}, seconds(60)));  // is the first again
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(policy.next_delay({.signal = SIGSEGV}, seconds(0)));
+  EXPECT_FALSE(policy.next_delay({.signal = SIGSEGV}, seconds(0)));
 }
 
 }  // namespace

@@ -118,6 +118,8 @@ class Fields {
     return *found;
   }
 
+  bool has(const char* key) const { return value_.contains(key); }
+
   uint64_t number(const char* key) { return number_of(at(key), key); }
 
   int64_t signed_number(const char* key) {
@@ -311,6 +313,13 @@ Manifest manifest_from_json(const json& value) {
   for (const json& iterator : fields.list("iterators")) {
     manifest.iterators.push_back(iterator_from_json(iterator));
   }
+  // Checkpoints of programs without texts do not have the key.
+  if (fields.has("texts")) {
+    for (const auto& [name, text] : fields.object("texts").items()) {
+      if (!text.is_string()) fields.wrong("texts");
+      manifest.texts[name] = text.get<std::string>();
+    }
+  }
   fields.end();
   return manifest;
 }
@@ -340,7 +349,7 @@ std::string to_text(const Manifest& manifest) {
   for (const SavedFence& fence : manifest.fences) {
     fences.push_back({{"writer", fence.writer}, {"below", fence.below}});
   }
-  const json value = {
+  json value = {
       {"format", kFormat},
       {"step", manifest.step},
       {"id", manifest.id},
@@ -353,6 +362,7 @@ std::string to_text(const Manifest& manifest) {
       {"variables", list_to_json(manifest.variables)},
       {"iterators", list_to_json(manifest.iterators)},
   };
+  if (!manifest.texts.empty()) value["texts"] = manifest.texts;
   const std::string object = value.dump(-1, ' ', false, json::error_handler_t::replace);
   return absl::StrCat(kBeforeCrc.data(), crc_text(crc32c(object.data(), object.size())),
                       kBeforeObject.data(), object, kAfterObject.data());

@@ -1,5 +1,6 @@
 #include "trireme/checkpoint/manifest_check.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <string>
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/checkpoint/safetensors_header.h"
+#include "trireme/checkpoint/strict_json.h"
 
 namespace trireme::internal {
 namespace {
@@ -153,7 +155,30 @@ absl::Status check_manifest(const Manifest& manifest) {
       return invalid_argument(absl::StrCat("iterator '", iterator.name, "' ", status.message()));
     }
   }
+  TRIREME_RETURN_IF_ERROR(check_texts(manifest.texts));
   return check_coverage(manifest);
+}
+
+absl::Status check_texts(const std::map<std::string, std::string>& texts) {
+  size_t bytes = 0;
+  for (const auto& [name, text] : texts) {
+    const bool printable = std::none_of(name.begin(), name.end(),
+                                        [](char c) { return (c >= 0 && c < ' ') || c == 0x7f; });
+    if (name.empty() || name.size() > kMostTextNameBytes || !printable || !is_utf8(name)) {
+      return invalid_argument(absl::StrCat("'", name, "' is not a valid name of a text; give 1 to ",
+                                           kMostTextNameBytes, " bytes of printable UTF-8"));
+    }
+    if (!is_utf8(text)) {
+      return invalid_argument(absl::StrCat("text '", name, "' is not UTF-8"));
+    }
+    bytes += text.size();
+    if (bytes > kMostTextBytes) {
+      return invalid_argument(absl::StrCat("text '", name, "' makes the texts ", bytes,
+                                           " bytes long, and a checkpoint has room for ",
+                                           kMostTextBytes));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace trireme::internal

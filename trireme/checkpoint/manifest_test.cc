@@ -36,6 +36,7 @@ Manifest full_manifest() {
   manifest.variables = {matrix, scalar};
   manifest.iterators = {{"train", true, "rows", {{1, 10, {0, 4, 9}}, {2, 0, {}}}},
                         {"test", false, "", {{3, 0, {}}}}};
+  manifest.texts = {{"fit", "{\"epoch\": 3, \"näme\": \"\\u0001\"}\n"}, {"empty", ""}};
   return manifest;
 }
 
@@ -71,6 +72,14 @@ TEST(Manifest, KeepsMetricsThatAreNotFinite) {
   EXPECT_TRUE(std::isnan(*value_or_throw(parse_manifest(to_text(manifest))).metric));
   manifest.metric = -std::numeric_limits<double>::infinity();
   EXPECT_EQ(value_or_throw(parse_manifest(to_text(manifest))), manifest);
+}
+
+TEST(Manifest, WithoutTextsHasNoKeyForThem) {
+  Manifest manifest = full_manifest();
+  manifest.texts.clear();
+  const std::string text = to_text(manifest);  // as versions without texts have written it
+  EXPECT_FALSE(absl::StrContains(text, "texts"));
+  EXPECT_EQ(value_or_throw(parse_manifest(text)), manifest);
 }
 
 TEST(Manifest, RejectsOtherVersionsOfTheFormat) {
@@ -125,6 +134,10 @@ TEST(Manifest, RejectsContradictions) {
        }},
       {"returned", [](Manifest& m) { m.iterators[0].positions[0].returned = {10}; }},
       {"listed twice", [](Manifest& m) { m.iterators[0].name = "test"; }},
+      {"name of a text", [](Manifest& m) { m.texts[""] = "x"; }},
+      {"name of a text", [](Manifest& m) { m.texts["a\nb"] = "x"; }},
+      {"name of a text", [](Manifest& m) { m.texts[std::string(257, 'a')] = "x"; }},
+      {"has room for", [](Manifest& m) { m.texts["long"] = std::string((16 << 20) - 10, 'a'); }},
   };
   for (const auto& [text, change] : faults) {
     Manifest manifest = full_manifest();
@@ -154,6 +167,9 @@ TEST(Manifest, RejectsJsonOfAnotherForm) {
       {"[0,4,9]", "[0,4,null]"},
       {"[0,4,9]", "{}"},
       {"\"inf\"", "\"Inf\""},
+      {"\"empty\":\"\"", "\"empty\":1"},
+      {"\"empty\":\"\"", "\"fit\":\"\""},
+      {"\"empty\":\"\"", "\"empty\":\"\xff\""},
       {"[0,4,9]", std::string(100'000, '[')},
       {"\"step\":12", "\"step\":18446744073709551616000"},
       {"\"id\":\"0123abcd\"", "\"id\":\"\xff\""},

@@ -108,6 +108,7 @@ struct Manifest {
   std::vector<SavedFile> files;
   std::vector<SavedVariable> variables;
   std::vector<SavedIterator> iterators;
+  std::map<std::string, std::string> texts;  // State that the program describes itself, by name.
 
   bool operator==(const Manifest&) const = default;
 };

@@ -33,4 +33,13 @@ absl::StatusOr<nlohmann::json> parse_strict_json(std::string_view text, int dept
   }
 }
 
+bool is_utf8(const std::string& text) {
+  try {
+    nlohmann::json(text).dump();
+    return true;
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+}
+
 }  // namespace trireme::internal

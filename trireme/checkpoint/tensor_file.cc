@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 
@@ -11,6 +10,7 @@
 #include "trireme/base/aligned_buffer.h"
 #include "trireme/base/crc32c.h"
 #include "trireme/base/status.h"
+#include "trireme/checkpoint/strict_json.h"
 
 namespace trireme::internal {
 namespace {
@@ -18,15 +18,6 @@ namespace {
 constexpr size_t kBlockBytes = size_t{4} << 20;
 // The checksum is computed over parts that are still in the cache after they were copied.
 constexpr size_t kCachedBytes = size_t{256} << 10;
-
-bool is_utf8(const std::string& text) {
-  try {
-    nlohmann::json(text).dump();
-    return true;
-  } catch (const nlohmann::json::exception&) {
-    return false;
-  }
-}
 
 // Writes bytes one after the other in whole blocks that bypass the page cache.
 class BlockWriter {

@@ -69,7 +69,7 @@ Flags::Flags(int argc, const char* const* argv, FlagNames names) : names_(std::m
 
 bool Flags::is_ours(const std::string& name) const {
   return name == names_.task_type || name == names_.task_index || name == names_.cluster ||
-         name == names_.certs;
+         name == names_.certs || name == names_.strategy;
 }
 
 void Flags::set(const std::string& name, const std::string& value) {
@@ -86,6 +86,8 @@ void Flags::set(const std::string& name, const std::string& value) {
       internal::refuse(absl::StrCat(name, "=", value, " is not a number of 0 or more"));
   } else if (name == names_.certs) {
     certs_ = value;
+  } else if (name == names_.strategy) {
+    strategy_ = value;
   } else {
     cluster_file_ = value;
   }

@@ -15,6 +15,7 @@ struct FlagNames {
   std::string task_index = "--task_index";  // name of the flag with this task's index
   std::string cluster = "--cluster";        // name of the flag with the file of the cluster spec
   std::string certs = "--certs";            // name of the flag with the folder of certificates
+  std::string strategy = "--strategy";      // name of the flag with the name of the strategy
 };
 
 // Command-line flags that tell a process which task it is, written "--task_type=ps" or
@@ -24,6 +25,7 @@ struct FlagNames {
 //   --task_index N       number of this task among the tasks of its role
 //   --cluster FILE       cluster spec, as JSON
 //   --certs FOLDER       certificates, for the options of a Server, strategy or session
+//   --strategy NAME      name of a strategy, for make_strategy()
 //
 // Other flags are left to the program, and so is everything from "--" on:
 //
@@ -45,6 +47,8 @@ class Flags {
   const std::optional<std::string>& cluster_file() const { return cluster_file_; }
   // Returns the folder of certificates; an empty string if it was not given.
   const std::string& certs() const { return certs_; }
+  // Returns the name of the strategy; an empty string if it was not given.
+  const std::string& strategy() const { return strategy_; }
 
   // Returns the names of the flags.
   const FlagNames& names() const { return names_; }
@@ -60,7 +64,7 @@ class Flags {
   std::optional<std::string> task_type_;
   std::optional<int> task_index_;
   std::optional<std::string> cluster_file_;
-  std::string certs_;
+  std::string certs_, strategy_;
   std::vector<std::string> rest_;
 };
 

@@ -25,11 +25,13 @@ std::string problem(const std::vector<const char*>& arguments) {
 
 TEST(Flags, TakeTheirValueWithAndWithoutEquals) {
   for (const Flags& read :
-       {flags({"--task_type=ps", "--task_index=3", "--cluster=c.json"}),
-        flags({"--task_type", "ps", "--task_index", "3", "--cluster", "c.json"})}) {
+       {flags({"--task_type=ps", "--task_index=3", "--cluster=c.json", "--strategy=default"}),
+        flags({"--task_type", "ps", "--task_index", "3", "--cluster", "c.json", "--strategy",
+               "default"})}) {
     EXPECT_EQ(read.task_type(), "ps");
     EXPECT_EQ(read.task_index(), 3);
     EXPECT_EQ(read.cluster_file(), "c.json");
+    EXPECT_EQ(read.strategy(), "default");
     EXPECT_TRUE(read.rest().empty());
   }
 }
@@ -40,6 +42,7 @@ TEST(Flags, LeaveTheRestToTheProgram) {
   EXPECT_EQ(read.rest(), (std::vector<std::string>{"--lr", "0.1", "data", "--task_types=x", "-v",
                                                    "--", "--task_index=1"}));
   EXPECT_EQ(read.task_index(), std::nullopt);
+  EXPECT_EQ(read.strategy(), "");
   EXPECT_TRUE(Flags(0, nullptr).rest().empty());
 }
 
@@ -50,6 +53,7 @@ TEST(Flags, TheLastValueCounts) {
 TEST(WrongFlags, NameTheFlag) {
   EXPECT_EQ(problem({"--task_type"}), "--task_type needs a value, as --task_type=VALUE");
   EXPECT_EQ(problem({"--cluster", "--lr=1"}), "--cluster needs a value, as --cluster=VALUE");
+  EXPECT_EQ(problem({"--strategy"}), "--strategy needs a value, as --strategy=VALUE");
   EXPECT_EQ(problem({"--task_index="}), "--task_index needs a value, as --task_index=VALUE");
   EXPECT_EQ(
       problem({"--task_type=server"}),

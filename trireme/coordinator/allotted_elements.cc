@@ -152,7 +152,11 @@ void return_elements_of_unsent(const std::vector<ClosurePtr>& closures) {
 
 bool settle_end(Closure& closure, const DataEnd& end) {
   if (end.draw >= closure.allotted.size()) return false;
-  closure.runs_done = std::max(closure.runs_done, std::min(end.runs, closure.repeat));
+  const uint32_t runs = std::min(end.runs, closure.repeat);
+  if (runs >= closure.runs_done) {
+    closure.runs_done = runs;
+    closure.sums = end.sums;
+  }
   const bool again =
       closure.accounts[end.draw]->note_end(closure.allotted[end.draw], end.number, end.is_beyond);
   return_after(closure, closure.runs_done);
@@ -165,6 +169,7 @@ bool settle_end(Closure& closure, const DataEnd& end) {
 ClosureResult result_at_end(Closure& closure, size_t draw, const absl::Status& error) {
   const std::vector<bool>& accepted = closure.current->accepts_end;
   if (draw >= accepted.size() || !accepted[draw]) return error;
+  if (closure.sum_results && closure.runs_done > 0) return std::move(closure.sums);
   closure.has_value = false;
   return std::vector<at::Tensor>();
 }

@@ -105,12 +105,14 @@ struct Closure {
   std::shared_ptr<const void> shape;  // Structure of the results (FunctionStep::shape).
   uint64_t seed = 0;
   uint64_t step = 0;
-  uint32_t repeat = 1;  // Number of times that a worker runs it.
+  uint32_t repeat = 1;       // Number of times that a worker runs it.
+  bool sum_results = false;  // True if its result is the sum of the results of its runs.
   std::optional<Time> deadline;
   uint64_t sequence = 0;  // First of `repeat` sequence numbers. Set by the queue.
   // Number of runs that were completed when the closure found the end of a range. They keep their
   // elements.
   uint32_t runs_done = 0;
+  std::vector<at::Tensor> sums;  // Sums of the results of these runs, if they are added up.
   // False if the function accepts the end of the data and the closure found it. Set before the
   // closure is decided.
   bool has_value = true;
@@ -118,13 +120,15 @@ struct Closure {
   // necessary, so it must be called on a thread of the user.
   std::function<void(const DrawnShapes&)> capture_again;
 
-  // Workers on which it has failed because they could not use a parameter server.
+  // Workers on which it has failed because they could not use a parameter server, or whose own
+  // datasets have no more elements.
   AvoidedWorkers avoided;
   // True once an attempt has ended that may have pushed updates. Set by the queue.
   bool may_have_pushed = false;
   // Counters of the dispatchers, which limit how often a closure is retried.
   int refusals = 0;  // Number of times that a worker rejected it without running it.
   int captures = 0;  // Number of times that its function was captured again.
+  int ends = 0;      // Number of times that it found the end of a worker's own dataset.
 
   // Releases the user's objects and the elements that the closure holds. Called once it will not
   // run any more.

@@ -332,7 +332,7 @@ void ClosureDispatcher::on_answer(ConnectionId connection, uint64_t batch,
                     {channel_->task(), ""}));
   }
   constexpr uint64_t kLongest = 24ull * 3600 * 1'000'000;
-  note_times(closures,
+  note_times(closures_that_ran(closures, *answer),
              std::chrono::microseconds(std::min<uint64_t>(answer->microseconds(), kLongest)),
              waited);
   on_results(connection, std::move(closures), *answer, response->tensors);
@@ -382,7 +382,7 @@ void ClosureDispatcher::on_drawn(ConnectionId connection, ClosurePtr closure,
 
 void ClosureDispatcher::capture_again(ConnectionId connection, const ClosurePtr& closure,
                                       const DrawnShapes& drawn) {
-  if (context_->queue->is_given_up({closure})) return context_->queue->put_back({closure});
+  if (context_->queue->is_given_up({closure})) return requeue({.unsent = {closure}});
   const absl::Status captured =
       try_call([&] { call_user_code([&] { closure->capture_again(drawn); }); });
   if (!captured.ok()) {
@@ -463,12 +463,10 @@ void ClosureDispatcher::finish(std::vector<ClosureQueue::Finished> finished) {
 
 // --- the worker's speed ---
 
-void ClosureDispatcher::note_times(const std::vector<ClosurePtr>& closures, Duration busy,
-                                   Duration waited) {
-  uint64_t runs = 0;
-  for (const ClosurePtr& closure : closures) runs += closure->repeat;
-  for (const ClosurePtr& closure : closures) closure->function->cost.note(busy / runs);
-  context_->stragglers->note_batch(worker_, closures, {busy / runs, waited / runs});
+void ClosureDispatcher::note_times(const ClosuresThatRan& ran, Duration busy, Duration waited) {
+  if (ran.runs == 0) return;
+  for (const ClosurePtr& each : ran.closures) each->function->cost.note(busy / ran.runs);
+  context_->stragglers->note_batch(worker_, ran.closures, {busy / ran.runs, waited / ran.runs});
 }
 
 void ClosureDispatcher::on_silence() {

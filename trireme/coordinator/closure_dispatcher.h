@@ -13,6 +13,7 @@
 #include "trireme/coordinator/allotted_elements.h"
 #include "trireme/coordinator/closure_queue.h"
 #include "trireme/coordinator/closure_requests.h"
+#include "trireme/coordinator/closure_results.h"
 #include "trireme/coordinator/closure_taker.h"
 #include "trireme/coordinator/closures.pb.h"
 #include "trireme/coordinator/link_context.h"
@@ -111,7 +112,7 @@ class ClosureDispatcher final : public ClosureTaker,
   void finish(std::vector<ClosureQueue::Finished> finished);
   // Notes that a batch kept the worker busy for `busy`, and was answered `waited` after it was
   // sent.
-  void note_times(const std::vector<ClosurePtr>& closures, Duration busy, Duration waited);
+  void note_times(const ClosuresThatRan& ran, Duration busy, Duration waited);
 
   bool is_current(ConnectionId connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return connection_in_use_ && connection_in_use_->id == connection;

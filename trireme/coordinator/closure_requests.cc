@@ -73,6 +73,7 @@ RunRequest run_request(uint64_t coordinator, uint64_t watermark,
     }
     if (closure->may_have_pushed) added->set_may_have_pushed(true);
     if (closure->repeat > 1) added->set_repeat(closure->repeat);
+    if (closure->sum_results) added->set_sum_results(true);
     answer_bytes += std::min(largest, kSmallAnswer + 1);  // Capped, so that sums cannot overflow.
   }
   return {make_message(request, std::move(tensors)), answer_bytes > kSmallAnswer};

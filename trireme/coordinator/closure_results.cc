@@ -1,21 +1,43 @@
 #include "trireme/coordinator/closure_results.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "trireme/base/status.h"
 #include "trireme/coordinator/allotted_elements.h"
 #include "trireme/coordinator/closure_service.h"
+#include "trireme/coordinator/element_account.h"
 
 namespace trireme::internal {
 namespace {
 
+// Times that a closure is sent to workers that are at the end of their own datasets.
+constexpr int kMostEnds = 64;
+
+// Returns true if a closure that found the end of a worker's own dataset should run on another
+// worker, which has more data. Without this, a worker that is done would take all closures from one
+// that is slower.
+bool may_move_on(Closure& closure, size_t draw) {
+  const std::vector<bool>& accepted = closure.current->accepts_end;
+  return draw < accepted.size() && accepted[draw] && closure.runs_done == 0 &&
+         ++closure.ends <= kMostEnds;
+}
+
 // Sorts a closure that found the end of the data.
-void sort_ended(ClosurePtr closure, const ClosureResponse::End& end, const absl::Status& error,
-                ClosureResults& sorted) {
-  const bool again = settle_end(*closure, {.draw = end.draw(),
-                                           .number = end.number(),
-                                           .is_beyond = end.is_beyond(),
-                                           .runs = end.runs()});
+void sort_ended(ClosurePtr closure, const ClosureResponse::End& end, std::vector<at::Tensor> sums,
+                const absl::Status& error, ClosureResults& sorted) {
+  const size_t draw = end.draw();
+  const bool is_own = draw < closure->allotted.size() && !closure->accounts[draw]->is_shared();
+  const int owner = is_own ? closure->allotted[draw].worker : 0;
+  bool again = settle_end(*closure, {.draw = draw,
+                                     .number = end.number(),
+                                     .is_beyond = end.is_beyond(),
+                                     .runs = end.runs(),
+                                     .sums = std::move(sums)});
+  if (again && is_own) {
+    again = may_move_on(*closure, draw);
+    if (again) closure->avoided.add(owner, Time::max());
+  }
   if (again) {
     (closure->runs_done > 0 ? sorted.pushed : sorted.unpushed).push_back(std::move(closure));
     return;
@@ -26,6 +48,20 @@ void sort_ended(ClosurePtr closure, const ClosureResponse::End& end, const absl:
 }
 
 }  // namespace
+
+ClosuresThatRan closures_that_ran(const std::vector<ClosurePtr>& closures,
+                                  const RunClosuresResponse& answer) {
+  ClosuresThatRan ran;
+  for (size_t i = 0; i < closures.size(); ++i) {
+    const ClosureResponse& result = answer.results(static_cast<int>(i));
+    const uint32_t most = closures[i]->repeat;
+    const uint32_t runs = result.has_end() ? std::min(result.end().runs(), most) : most;
+    if (runs == 0) continue;
+    ran.runs += runs;
+    ran.closures.push_back(closures[i]);
+  }
+  return ran;
+}
 
 ClosureResults sort_results(std::vector<ClosurePtr> closures, const RunClosuresResponse& answer,
                             const std::vector<at::Tensor>& tensors, const PsWatch& servers) {
@@ -39,6 +75,8 @@ ClosureResults sort_results(std::vector<ClosurePtr> closures, const RunClosuresR
       continue;
     }
     ClosureResult result = result_of(response, reader);
+    ClosureResult sums = std::vector<at::Tensor>();  // Sums of a closure that found the end.
+    if (response.has_end()) sums = reader.next(response.tensors(), response.undefined());
     if (!result.ok() && servers.is_server_failure(result.status())) {
       // A server that cannot be reached counts more than one that rejected a push.
       if (sorted.server_error.ok() || servers.is_rejection(sorted.server_error)) {
@@ -48,8 +86,8 @@ ClosureResults sort_results(std::vector<ClosurePtr> closures, const RunClosuresR
     } else if (!result.ok() && error_code(result.status()) == ErrorCode::kCancelled) {
       // The worker stops, or the queue cancels it or is being paused.
       (response.nothing_pushed() ? sorted.unpushed : sorted.pushed).push_back(std::move(closure));
-    } else if (!result.ok() && response.has_end()) {
-      sort_ended(std::move(closure), response.end(), result.status(), sorted);
+    } else if (!result.ok() && sums.ok() && response.has_end()) {
+      sort_ended(std::move(closure), response.end(), *std::move(sums), result.status(), sorted);
     } else {
       use_elements(*closure);
       sorted.finished.push_back({std::move(closure), std::move(result)});

@@ -28,6 +28,16 @@ struct ClosureResults {
   std::vector<Drawn> drawn;
 };
 
+// Closures of an answer that have run, and how often they did so together.
+struct ClosuresThatRan {
+  std::vector<ClosurePtr> closures;
+  uint64_t runs = 0;
+};
+// Returns the closures without those that found the end of their data at once: they took no time,
+// and would make the others look cheap.
+ClosuresThatRan closures_that_ran(const std::vector<ClosurePtr>& closures,
+                                  const RunClosuresResponse& answer);
+
 // Sorts the closures of a batch. `answer` has a result for each of them.
 ClosureResults sort_results(std::vector<ClosurePtr> closures, const RunClosuresResponse& answer,
                             const std::vector<at::Tensor>& tensors, const PsWatch& servers);

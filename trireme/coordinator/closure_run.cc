@@ -182,6 +182,11 @@ void ClosureRun::consume() {
 void ClosureRun::end_repetition(std::vector<at::Tensor> results) {
   begun_ = begun_ || draws_.has_value();
   consume();
+  if (call_.sum_results) {
+    const auto added = try_call([&] { throw_if_error(sums_.add(std::move(results))); });
+    if (!added.ok()) return end(added);
+    results = sums_.get();
+  }
   if (++repetition_ >= call_.repeat) {
     return end({.result = std::move(results)});
   }
@@ -204,7 +209,7 @@ void ClosureRun::end(const absl::Status& error) {
       .nothing_pushed = !begun_ && error_code(error) == ErrorCode::kCancelled};
   for (size_t i = 0; error_code(error) == ErrorCode::kEndOfData && i < sources_.size(); ++i) {
     const auto& end = sources_[i]->end();
-    if (end) answer.end = DataEnd{i, end->number, end->is_beyond, repetition_};
+    if (end) answer.end = DataEnd{i, end->number, end->is_beyond, repetition_, sums_.get()};
   }
   end(std::move(answer));
 }

@@ -17,6 +17,7 @@
 #include "trireme/coordinator/closure_environment.h"
 #include "trireme/coordinator/hosted_function.h"
 #include "trireme/coordinator/received_closure.h"
+#include "trireme/coordinator/result_sums.h"
 #include "trireme/function/draws.h"
 #include "trireme/ps/ps_step_run.h"
 
@@ -86,6 +87,7 @@ class ClosureRun : public std::enable_shared_from_this<ClosureRun> {
   const ReceivedClosure call_;
   const AllottedSources sources_;
   uint32_t repetition_ = 0;  // Number of repetitions that are done.
+  ResultSums sums_;          // Sums of their results, if the closure adds them up.
   // True once the closure may have had an effect: it has pushed, or has used elements in an earlier
   // repetition. From then on it runs to its end.
   bool begun_;

@@ -55,6 +55,7 @@ void set_answer(const RunResult& answer, ClosureResponse& result,
   result.mutable_end()->set_number(answer.end->number);
   result.mutable_end()->set_is_beyond(answer.end->is_beyond);
   result.mutable_end()->set_runs(answer.end->runs);
+  result.set_tensors(append_defined(answer.end->sums, message, *result.mutable_undefined()));
 }
 
 ClosureResult result_of(const ClosureResponse& result, TensorReader& reader) {
@@ -388,7 +389,8 @@ class ClosureService final : public Service {
            .numbers = std::move(numbers),
            .variants = {asked.variants().begin(), asked.variants().end()},
            .repeat = std::clamp<uint32_t>(asked.repeat(), 1, internal::kMostRepetitions),
-           .may_have_pushed = asked.may_have_pushed()});
+           .may_have_pushed = asked.may_have_pushed(),
+           .sum_results = asked.sum_results()});
     }
     auto answer = std::make_shared<BatchAnswer>(std::move(call));
     const bool quick = (*host)->is_quick(closures);

@@ -12,6 +12,7 @@
 #include "trireme/coordinator/server_fence.h"
 #include "trireme/coordinator/worker_links.h"
 #include "trireme/coordinator/worker_resources.h"
+#include "trireme/data/ranges.h"
 #include "trireme/ps/pausable.h"
 #include "trireme/rpc/timer.h"
 
@@ -150,6 +151,7 @@ struct ClusterCoordinator::Impl {
 
   internal::PendingResult schedule(const ClosureOptions& options, const ClosurePtr& closure) {
     closure->repeat = static_cast<uint32_t>(options.repeat);
+    closure->sum_results = options.sum_results;
     if (options.deadline) {
       closure->deadline = after(std::min<Duration>(*options.deadline, kForEver));
     }
@@ -257,10 +259,11 @@ internal::PendingResult ClusterCoordinator::schedule_native(const ClosureOptions
 PerWorkerDataset ClusterCoordinator::create_per_worker_dataset(
     const Dataset& dataset, const PerWorkerDatasetOptions& options) {
   if (options.shard == Shard::kDynamic) {
-    if (options.epochs < 0) {
+    if (options.epochs < 0 || options.epochs > static_cast<int64_t>(internal::kMostEpochs)) {
       throw Error(ErrorCode::kInvalidArgument,
                   absl::StrCat("a dataset cannot have ", options.epochs,
-                               " epochs; give their number, or 0 for endless repetition"),
+                               " epochs; give their number, at most ", internal::kMostEpochs,
+                               ", or 0 for endless repetition"),
                   {"", absl::StrCat("dataset ", dataset.describe())});
     }
     return internal::Access<PerWorkerDataset>::make(

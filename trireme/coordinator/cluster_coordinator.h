@@ -43,6 +43,10 @@ struct ClosureOptions {
   // Number of times that a worker runs the function in this closure, each time with the next
   // elements of its iterators. The closure's result is the result of the last run.
   int repeat = 1;
+  // True if the closure's result is the sum of the results of its runs, tensor by tensor, which
+  // must have the same shapes in all runs. If the data ends during a closure whose function draws
+  // with next_optional(), the result is the sum of the runs that were completed.
+  bool sum_results = false;
   // Time limit, measured from schedule(). A closure that exceeds it fails with DEADLINE_EXCEEDED.
   std::optional<std::chrono::nanoseconds> deadline = std::nullopt;
 };

@@ -232,6 +232,14 @@ TEST_F(DynamicShards, AClosureThatAcceptsTheEndOfAWorkersDatasetDoesNothingThere
   EXPECT_EQ(total(), 5);
 }
 
+TEST_F(DynamicShards, AWorkerAtItsEndLeavesClosuresToTheOthers) {
+  const auto data = coordinator_.create_per_worker_dataset([](const InputContext& context) {
+    return context.input_pipeline_id == 0 ? Dataset::range(1) : Dataset::range(1, 60);
+  });
+  const int64_t workers = cluster_.spec().num_tasks("worker");
+  EXPECT_EQ(run(data, static_cast<int>(1 + 59 * (workers - 1))), 1 + 59 * (workers - 1));
+}
+
 TEST_F(DynamicShards, RunsOfAClosureBeforeTheEndKeepTheirElements) {
   coordinator_.update_workers(cluster_.spec_with_workers({1}));
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(25));

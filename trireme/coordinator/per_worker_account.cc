@@ -20,7 +20,7 @@ void PerWorkerAccount::set_dataset(int worker, int pipeline, Dataset dataset) {
   };
   while (std::ranges::any_of(accounts_, has_seed)) seed = step_seed(seed, pipeline);
   accounts_.insert_or_assign(worker,
-                             Account{{new_resource_id(), std::move(dataset), seed}, {}, {}});
+                             Account{{new_resource_id(), std::move(dataset), seed}, {}, {}, false});
 }
 
 void PerWorkerAccount::add_editions(std::set<uint64_t>& editions) const {
@@ -92,6 +92,14 @@ void PerWorkerAccount::put_back(const AllottedElements& elements) {
   for (const NumberSpan& span : elements.numbers) account->taken.put_back(span);
 }
 
+bool PerWorkerAccount::note_end(const AllottedElements& elements, uint64_t /*number*/,
+                                bool /*is_beyond*/) {
+  MutexLock lock(mutex_);
+  Account* const account = account_of(elements);
+  if (account != nullptr) account->has_ended = true;
+  return std::ranges::any_of(accounts_, [](const auto& each) { return !each.second.has_ended; });
+}
+
 absl::StatusOr<std::vector<IteratorPosition>> PerWorkerAccount::positions() const {
   std::vector<IteratorPosition> positions;
   MutexLock lock(mutex_);
@@ -126,6 +134,7 @@ absl::Status PerWorkerAccount::restore(const std::vector<IteratorPosition>& posi
   }
   for (size_t i = 0; auto& [worker, account] : accounts_) {
     account.iterator.edition = new_resource_id();
+    account.has_ended = false;
     account.used = same_workers ? std::move(used[i]) : UsedNumbers();
     account.taken = account.used;
     if (same_workers) account.iterator.seed = positions[i].seed;

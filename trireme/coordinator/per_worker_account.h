@@ -35,7 +35,8 @@ class PerWorkerAccount final : public ElementAccount {
   bool can_keep(const AllottedElements& elements) const override;
   void note_used(const AllottedElements& elements) override;
   void put_back(const AllottedElements& elements) override;
-  bool note_end(const AllottedElements&, uint64_t, bool) override { return false; }
+  // Returns true if another worker has not found the end of its dataset yet.
+  bool note_end(const AllottedElements& elements, uint64_t number, bool is_beyond) override;
   void on_change(uint64_t, std::function<void()>) override {}
   void notify() override {}
 
@@ -48,8 +49,9 @@ class PerWorkerAccount final : public ElementAccount {
  private:
   struct Account {
     WorkerIterator iterator;
-    UsedNumbers used;   // Elements that closures have used.
-    UsedNumbers taken;  // These, and elements that are allotted.
+    UsedNumbers used;        // Elements that closures have used.
+    UsedNumbers taken;       // These, and elements that are allotted.
+    bool has_ended = false;  // True once the worker has found the end of its dataset.
   };
 
   std::string describe_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -72,7 +72,12 @@ RangeAccount::Ranges::iterator RangeAccount::open_next() {
   for (;;) {
     const bool epoch_ends = next_.range >= ranges_.value_or(kMostRanges);
     if (epoch_ends) next_ = {.epoch = next_.epoch + 1};
-    if (next_.epoch >= std::min(sizes_.epochs, kMostEpochs) || ranges_ == 0) return open_.end();
+    if (next_.epoch >= sizes_.epochs || ranges_ == 0) return open_.end();
+    if (next_.epoch >= kMostEpochs) {
+      // Endless repetition has no further numbers. It begins again once none of them is in use.
+      if (!open_.empty()) return open_.end();
+      next_ = {};
+    }
     const RangePlace place = next_;
     ++next_.range;
     const uint64_t length = std::min(sizes_.most_elements(place.range), kMostInRange);

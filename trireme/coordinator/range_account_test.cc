@@ -58,6 +58,7 @@ TEST(RangePlaces, AreInAscendingOrder) {
   const RangePlace place{.epoch = 3, .range = 70'000, .index = 5};
   EXPECT_EQ(place_of(number_of(place)), place);
   EXPECT_LT(at(0, kMostRanges - 1, 7), at(1, 0, 0));
+  EXPECT_EQ(at(1, kMostRanges, 0), at(2, 0, 0));
   EXPECT_LT(at(kMostEpochs - 1, kMostRanges - 1, kMostInRange - 1), kNoElement);
   EXPECT_TRUE(is_valid({kNoElement, 1}));
 }
@@ -208,6 +209,16 @@ TEST(RangeAccountTest, EveryElementIsUsedOnceInEachEpoch) {
       for (const auto& [number, times] : used) EXPECT_EQ(times, 1) << seed << " " << number;
     }
   }
+}
+
+TEST(RangeAccountTest, EndlessRepetitionOutlastsItsNumbers) {
+  RangeAccount account(TestData{.lengths = {2}, .most = 2, .epochs = UINT64_MAX}.sizes());
+  const uint64_t last = at(kMostEpochs - 1, 0, 0);
+  throw_if_error(account.restore({.next = last}));
+  EXPECT_THAT(account.take(0, 2), ElementsAre(NumberSpan{last, 2}));
+  EXPECT_THAT(account.take(0, 2), IsEmpty()) << "the last numbers are in use";
+  account.use({last, 2});
+  EXPECT_THAT(account.take(0, 2), ElementsAre(NumberSpan{0, 2}));
 }
 
 TEST(RangeAccountTest, RejectsPositionsThatCannotBe) {

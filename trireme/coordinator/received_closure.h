@@ -26,6 +26,7 @@ struct ReceivedClosure {
   std::vector<uint32_t> variants;                // Ids of functions for elements of other shapes.
   uint32_t repeat = 1;
   bool may_have_pushed = false;  // True if an earlier run of it may have pushed updates.
+  bool sum_results = false;      // True to add up the results of the repetitions.
 };
 
 // The end of the data that a closure found.
@@ -34,6 +35,8 @@ struct DataEnd {
   uint64_t number = 0;     // Number of the element that does not exist.
   bool is_beyond = false;  // True if the whole range of the element does not exist.
   uint32_t runs = 0;       // Number of runs that the closure completed before.
+  // Sums of the results of these runs, if the closure adds them up.
+  std::vector<at::Tensor> sums = {};
 };
 
 // A worker's answer to a ReceivedClosure.

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
 #include "trireme/capture/device_request.h"
 #include "trireme/coordinator/dynamic_account.h"
 #include "trireme/coordinator/per_worker_account.h"
@@ -66,6 +68,17 @@ void WorkerResource::notify() {
 
 void WorkerResource::add_editions(std::set<uint64_t>& editions) const {
   for (const auto& account : accounts()) account->add_editions(editions);
+}
+
+absl::StatusOr<std::vector<IteratorPosition>> WorkerResource::positions() const {
+  const auto held = accounts();
+  if (held.size() > 1) {
+    return make_status(ErrorCode::kFailedPrecondition,
+                       "closures that were scheduled before restart() are not done; call join() "
+                       "after restart() before you save",
+                       {"", absl::StrCat("per-worker dataset ", held[0]->describe())});
+  }
+  return held[0]->positions();
 }
 
 absl::Status WorkerResource::restore(const std::vector<IteratorPosition>& positions) {

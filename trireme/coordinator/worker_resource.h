@@ -51,8 +51,9 @@ class WorkerResource {
   // Adds the ids of all iterators that closures may draw from to `editions`.
   void add_editions(std::set<uint64_t>& editions) const;
 
-  // Do the same as those of the account.
-  absl::StatusOr<std::vector<IteratorPosition>> positions() const { return account()->positions(); }
+  // Do the same as those of the account. There is no position while closures from before restart()
+  // are not done, since it could not tell which of their elements were used.
+  absl::StatusOr<std::vector<IteratorPosition>> positions() const;
   absl::Status restore(const std::vector<IteratorPosition>& positions);
   std::string describe() const { return account()->describe(); }
 

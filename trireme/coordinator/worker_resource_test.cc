@@ -131,6 +131,18 @@ TEST_F(WorkerResourceTest, ARestoredResourceIsANewEdition) {
   EXPECT_EQ(positions(*resource)[0], (IteratorPosition{7, 4, {}}));
 }
 
+TEST_F(WorkerResourceTest, HasNoPositionWhileClosuresFromBeforeARestartAreNotDone) {
+  const auto resource = make();
+  const auto closure = closure_of(resource, 1);
+  allot(closure, 3);
+  resource->restart();
+  const absl::Status status = resource->positions().status();
+  EXPECT_EQ(error_code(status), ErrorCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("join()"));
+  closure->release();
+  EXPECT_EQ(positions(*resource).size(), 2u);
+}
+
 TEST_F(WorkerResourceTest, OtherNumbersOfWorkersMustBeAtTheStart) {
   const auto resource = make();
   const auto before = positions(*resource);

@@ -6,6 +6,8 @@
 #include "trireme/function/function.h"
 #include "trireme/function/replicas.h"
 #include "trireme/optim/optimizer.h"
+#include "trireme/optim/update_rule.h"
+#include "trireme/testing/error_of.h"
 #include "trireme/testing/relative_distance.h"
 
 namespace trireme {
@@ -177,6 +179,41 @@ TEST(Optimizer, SetLrNeedsNoOtherCapture) {
   EXPECT_EQ(w.read().item<float>(), -11);
   EXPECT_EQ(step.captures(), 1);
   EXPECT_EQ(optimizer.lr(), 10);
+}
+
+TEST(Optimizer, KeepsTheScheduleOfItsOptions) {
+  Variable w("w", torch::ones({2}));
+  const Sgd followed({w}, {.lr = exponential_decay({.lr = 1, .factor = 0.5, .steps = 1})});
+  EXPECT_EQ(followed.lr(), 1);  // until somebody sets it
+  EXPECT_EQ(followed.schedule()(2), 0.25);
+  const Adam own({.lr = [](int64_t step) { return 1.0 / (step + 2); }});
+  EXPECT_EQ(own.lr(), 0.5);
+  EXPECT_EQ(own.schedule()(2), 0.25);
+  EXPECT_EQ(Adam({.lr = 0.1}).schedule(), nullptr);
+}
+
+// Returns the options of an optimizer by name.
+std::map<std::string, double> options_of(const Optimizer& optimizer) {
+  return internal::Access<Optimizer>::rule(optimizer).options();
+}
+
+TEST(Optimizer, TakesTheOptionsOfTorch) {
+  namespace o = torch::optim;
+  EXPECT_EQ(options_of(Sgd(o::SGDOptions(0.5).momentum(0.9).nesterov(true).weight_decay(0.1))),
+            options_of(Sgd({.lr = 0.5, .momentum = 0.9, .nesterov = true, .weight_decay = 0.1})));
+  EXPECT_EQ(options_of(Adam(o::AdamOptions(0.5).betas({0.7, 0.8}).eps(0.1).amsgrad(true))),
+            options_of(Adam({.lr = 0.5, .beta1 = 0.7, .beta2 = 0.8, .eps = 0.1, .amsgrad = true})));
+  EXPECT_EQ(options_of(AdamW(o::AdamWOptions(0.5).weight_decay(0.2))),
+            options_of(AdamW({.lr = 0.5, .weight_decay = 0.2})));
+  EXPECT_EQ(options_of(Adagrad(o::AdagradOptions(0.5).lr_decay(0.1).initial_accumulator_value(2))),
+            options_of(Adagrad({.lr = 0.5, .lr_decay = 0.1, .initial_accumulator = 2})));
+  torch::nn::Linear net(2, 1);
+  EXPECT_EQ(
+      options_of(RmsProp(net, o::RMSpropOptions(0.5).alpha(0.8).momentum(0.1).centered(true))),
+      options_of(RmsProp({.lr = 0.5, .alpha = 0.8, .momentum = 0.1, .centered = true})));
+  EXPECT_EQ(Adam(track(net), o::AdamOptions(0.5)).variables().size(), 2);
+  EXPECT_EQ(error_text([] { Sgd(o::SGDOptions(0.5).momentum(0.9).dampening(0.1)); }),
+            "tr::Sgd has no dampening; make torch::optim::SGDOptions with dampening(0)");
 }
 
 TEST(Optimizer, StepUsesGradientsOfBackward) {

@@ -401,6 +401,10 @@ double Optimizer::lr() const {
   return bound_ == nullptr ? rule_->lr() : bound().lr.read().item<double>();
 }
 
+const Schedule& Optimizer::schedule() const {
+  return rule_->rate().schedule();
+}
+
 const std::vector<Variable>& Optimizer::variables() const {
   return bound().variables;
 }

@@ -2,12 +2,22 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
 #include <memory>
 #include <vector>
 
 #include "trireme/base/access.h"
 #include "trireme/function/module.h"
 #include "trireme/function/variable.h"
+#include "trireme/optim/schedule.h"
+
+namespace torch::optim {
+struct SGDOptions;
+struct AdagradOptions;
+struct AdamOptions;
+struct AdamWOptions;
+struct RMSpropOptions;
+}  // namespace torch::optim
 
 namespace trireme {
 namespace internal {
@@ -16,6 +26,10 @@ class UpdateRule;
 // A holder of a module, or a shared pointer to one.
 template <typename T>
 concept ModulePointer = requires(T& module) { *module; };
+
+// Returns options with the values of an option struct of torch::optim.
+template <typename Options, typename Torch>
+Options from_torch(const Torch& torch);
 }  // namespace internal
 
 // Options of Optimizer::minimize().
@@ -58,10 +72,13 @@ class Optimizer {
   // Clears `.grad` of the variables.
   void zero_grad() const;
 
-  // Sets the learning rate. Captured steps use it from then on, without another capture.
+  // Sets the learning rate. Captured steps use it from then on, without another capture. Loops that
+  // follow a schedule call it before each step; fit() does that itself.
   void set_lr(double lr) const;
   // Returns the learning rate.
   double lr() const;
+  // Returns the schedule that its options have as the learning rate; null if that is a number.
+  const Schedule& schedule() const;
 
   // Returns the variables that it trains: the trainable ones among those it was made with. Throws
   // Error for a recipe.
@@ -122,11 +139,13 @@ void clip_grad_value(std::vector<at::Tensor>& gradients, double limit);
 //
 // Each has three constructors: without variables, as a recipe; for variables; and for a module (a
 // holder or a shared pointer), whose parameters and buffers become variables if they are not yet
-// (module.h). The last two throw Error as Optimizer::bind() does.
+// (module.h). The last two throw Error as Optimizer::bind() does. The options may also be those of
+// torch::optim, as in tr::Adam(net, torch::optim::AdamOptions(0.001)). The learning rate may be a
+// schedule, which fit() follows.
 
 // Options of Sgd.
 struct SgdOptions {
-  double lr = 0.01;         // learning rate to start with
+  Rate lr = 0.01;           // learning rate to start with
   double momentum = 0;      // share of the last update that is carried on; 0 for none
   bool nesterov = false;    // true for Nesterov momentum, which needs a momentum above 0
   double weight_decay = 0;  // factor of the L2 penalty
@@ -144,11 +163,18 @@ class Sgd : public Optimizer {
   // Makes an optimizer for the parameters of `module`.
   template <internal::ModulePointer Module>
   explicit Sgd(const Module& module, SgdOptions options = {}) : Sgd(track(module), options) {}
+  // Makes a recipe with options of torch::optim.
+  template <std::same_as<torch::optim::SGDOptions> T>
+  explicit Sgd(const T& options) : Sgd(internal::from_torch<SgdOptions>(options)) {}
+  // Makes an optimizer for variables or for a module, with options of torch::optim.
+  template <typename Subject, std::same_as<torch::optim::SGDOptions> T>
+  Sgd(const Subject& subject, const T& options)
+      : Sgd(subject, internal::from_torch<SgdOptions>(options)) {}
 };
 
 // Options of Adagrad.
 struct AdagradOptions {
-  double lr = 0.01;                // learning rate to start with
+  Rate lr = 0.01;                  // learning rate to start with
   double lr_decay = 0;             // step n has the rate lr / (1 + (n - 1) * lr_decay)
   double weight_decay = 0;         // factor of the L2 penalty
   double initial_accumulator = 0;  // initial sum of squared gradients
@@ -166,11 +192,18 @@ class Adagrad : public Optimizer {
   template <internal::ModulePointer Module>
   explicit Adagrad(const Module& module, AdagradOptions options = {})
       : Adagrad(track(module), options) {}
+  // Makes a recipe with options of torch::optim.
+  template <std::same_as<torch::optim::AdagradOptions> T>
+  explicit Adagrad(const T& options) : Adagrad(internal::from_torch<AdagradOptions>(options)) {}
+  // Makes an optimizer for variables or for a module, with options of torch::optim.
+  template <typename Subject, std::same_as<torch::optim::AdagradOptions> T>
+  Adagrad(const Subject& subject, const T& options)
+      : Adagrad(subject, internal::from_torch<AdagradOptions>(options)) {}
 };
 
 // Options of Adam.
 struct AdamOptions {
-  double lr = 0.001;        // learning rate to start with
+  Rate lr = 0.001;          // learning rate to start with
   double beta1 = 0.9;       // decay of the mean of gradients
   double beta2 = 0.999;     // decay of the mean of squared gradients
   double eps = 1e-8;        // number that is added to denominators
@@ -188,11 +221,18 @@ class Adam : public Optimizer {
   // Makes an optimizer for the parameters of `module`.
   template <internal::ModulePointer Module>
   explicit Adam(const Module& module, AdamOptions options = {}) : Adam(track(module), options) {}
+  // Makes a recipe with options of torch::optim.
+  template <std::same_as<torch::optim::AdamOptions> T>
+  explicit Adam(const T& options) : Adam(internal::from_torch<AdamOptions>(options)) {}
+  // Makes an optimizer for variables or for a module, with options of torch::optim.
+  template <typename Subject, std::same_as<torch::optim::AdamOptions> T>
+  Adam(const Subject& subject, const T& options)
+      : Adam(subject, internal::from_torch<AdamOptions>(options)) {}
 };
 
 // Options of AdamW.
 struct AdamWOptions {
-  double lr = 0.001;           // learning rate to start with
+  Rate lr = 0.001;             // learning rate to start with
   double beta1 = 0.9;          // decay of the mean of gradients
   double beta2 = 0.999;        // decay of the mean of squared gradients
   double eps = 1e-8;           // number that is added to denominators
@@ -210,11 +250,18 @@ class AdamW : public Optimizer {
   // Makes an optimizer for the parameters of `module`.
   template <internal::ModulePointer Module>
   explicit AdamW(const Module& module, AdamWOptions options = {}) : AdamW(track(module), options) {}
+  // Makes a recipe with options of torch::optim.
+  template <std::same_as<torch::optim::AdamWOptions> T>
+  explicit AdamW(const T& options) : AdamW(internal::from_torch<AdamWOptions>(options)) {}
+  // Makes an optimizer for variables or for a module, with options of torch::optim.
+  template <typename Subject, std::same_as<torch::optim::AdamWOptions> T>
+  AdamW(const Subject& subject, const T& options)
+      : AdamW(subject, internal::from_torch<AdamWOptions>(options)) {}
 };
 
 // Options of RmsProp.
 struct RmsPropOptions {
-  double lr = 0.01;         // learning rate to start with
+  Rate lr = 0.01;           // learning rate to start with
   double alpha = 0.99;      // decay of the mean of squared gradients
   double eps = 1e-8;        // number that is added to denominators
   double weight_decay = 0;  // factor of the L2 penalty
@@ -233,11 +280,18 @@ class RmsProp : public Optimizer {
   template <internal::ModulePointer Module>
   explicit RmsProp(const Module& module, RmsPropOptions options = {})
       : RmsProp(track(module), options) {}
+  // Makes a recipe with options of torch::optim.
+  template <std::same_as<torch::optim::RMSpropOptions> T>
+  explicit RmsProp(const T& options) : RmsProp(internal::from_torch<RmsPropOptions>(options)) {}
+  // Makes an optimizer for variables or for a module, with options of torch::optim.
+  template <typename Subject, std::same_as<torch::optim::RMSpropOptions> T>
+  RmsProp(const Subject& subject, const T& options)
+      : RmsProp(subject, internal::from_torch<RmsPropOptions>(options)) {}
 };
 
 // Options of Ftrl.
 struct FtrlOptions {
-  double lr = 0.001;                 // learning rate to start with
+  Rate lr = 0.001;                   // learning rate to start with
   double lr_power = -0.5;            // power of the accumulator that scales the rate; 0 or less
   double l1 = 0;                     // strength of L1 regularisation, which makes weights zero
   double l2 = 0;                     // strength of L2 regularisation
@@ -257,3 +311,5 @@ class Ftrl : public Optimizer {
 };
 
 }  // namespace trireme
+
+#include "trireme/optim/optimizer_inl.h"

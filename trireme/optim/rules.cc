@@ -115,7 +115,7 @@ class SgdRule final : public UpdateRule {
     require(options.momentum > 0 || !options.nesterov, "Nesterov needs a momentum above 0");
   }
   std::string name() const override { return "sgd"; }
-  double lr() const override { return options_.lr; }
+  const Rate& rate() const override { return options_.lr; }
   std::map<std::string, double> options() const override { return to_map(options_); }
   std::vector<Slot> slots() const override {
     return options_.momentum == 0 ? std::vector<Slot>{} : std::vector<Slot>{{"momentum"}};
@@ -143,7 +143,7 @@ class AdagradRule final : public UpdateRule {
  public:
   explicit AdagradRule(AdagradOptions options) : options_(options) {}
   std::string name() const override { return "adagrad"; }
-  double lr() const override { return options_.lr; }
+  const Rate& rate() const override { return options_.lr; }
   std::map<std::string, double> options() const override { return to_map(options_); }
   std::vector<Slot> slots() const override { return {{"sum", options_.initial_accumulator}}; }
   void update(const Tensors& parameters, const Tensors& gradients, const SlotTensors& slots,
@@ -172,7 +172,7 @@ class AdamRule final : public UpdateRule {
 
   explicit AdamRule(Options options) : options_(options) {}
   std::string name() const override { return kDecoupled ? "adamw" : "adam"; }
-  double lr() const override { return options_.lr; }
+  const Rate& rate() const override { return options_.lr; }
   std::map<std::string, double> options() const override { return to_map(options_); }
   std::vector<Slot> slots() const override {
     std::vector<Slot> slots{{"exp_avg"}, {"exp_avg_sq"}};
@@ -212,7 +212,7 @@ class RmsPropRule final : public UpdateRule {
  public:
   explicit RmsPropRule(RmsPropOptions options) : options_(options) {}
   std::string name() const override { return "rmsprop"; }
-  double lr() const override { return options_.lr; }
+  const Rate& rate() const override { return options_.lr; }
   std::map<std::string, double> options() const override { return to_map(options_); }
   std::vector<Slot> slots() const override {
     std::vector<Slot> slots{{"square_avg"}};
@@ -272,7 +272,7 @@ class FtrlRule final : public UpdateRule {
             "FTRL's initial_accumulator must be above 0");
   }
   std::string name() const override { return "ftrl"; }
-  double lr() const override { return options_.lr; }
+  const Rate& rate() const override { return options_.lr; }
   std::map<std::string, double> options() const override { return to_map(options_); }
   std::vector<Slot> slots() const override {
     return {{"accumulator", options_.initial_accumulator}, {"linear"}};

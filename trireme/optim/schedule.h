@@ -1,14 +1,17 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace trireme {
 
 // Returns the learning rate of a step. Steps count from 0. A plain function, so any function of
-// your own will do. Pass its value to Optimizer::set_lr():
+// your own will do. fit() follows the schedule in the options of an optimizer (Rate). In a loop of
+// your own, pass its value to Optimizer::set_lr():
 //
 //   const tr::Schedule schedule = tr::warm_up(100, tr::cosine_decay({.lr = 0.1, .steps = 10000}));
 //   for (int64_t i = 0; i < 10000; ++i) {
@@ -16,6 +19,29 @@ namespace trireme {
 //     step(x, y);
 //   }
 using Schedule = std::function<double(int64_t step)>;
+
+// The learning rate in the options of an optimizer, made implicitly: of a number, or of a schedule,
+// which fit() of a model follows. A loop of one's own calls Optimizer::set_lr() itself.
+//
+//   tr::Adam({.lr = tr::cosine_decay({.lr = 0.001, .steps = 10000})})
+class Rate {
+ public:
+  // Stands for a number.
+  Rate(double lr) : lr_(lr) {}  // NOLINT
+  // Stands for a schedule, or any function of the step.
+  template <typename F>
+    requires(std::convertible_to<F, Schedule> && !std::is_arithmetic_v<std::decay_t<F>>)
+  Rate(F schedule) : schedule_(std::move(schedule)), lr_(schedule_(0)) {}  // NOLINT
+
+  // Returns the rate of step 0.
+  operator double() const { return lr_; }  // NOLINT
+  // Returns the schedule; null if the rate is a number.
+  const Schedule& schedule() const { return schedule_; }
+
+ private:
+  Schedule schedule_;
+  double lr_;
+};
 
 // Returns a schedule with the same rate for all steps.
 Schedule constant_rate(double lr);

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "trireme/optim/schedule.h"
+
 // Computes the updates of an optimizer, independent of where variables live: the same rules run in
 // captured steps and on parameter servers. All state is in tensors. Step and learning rate are
 // tensors too, since a number would be a constant of the captured graph.
@@ -28,8 +30,10 @@ class UpdateRule {
 
   // Returns the name that make_rule() knows it by.
   virtual std::string name() const = 0;
+  // Returns the learning rate of the options.
+  virtual const Rate& rate() const = 0;
   // Returns the initial learning rate.
-  virtual double lr() const = 0;
+  double lr() const { return rate(); }
   // Returns the state that it needs for each parameter.
   virtual std::vector<Slot> slots() const = 0;
   // Returns all options by name. make_rule() makes an equal rule of them.

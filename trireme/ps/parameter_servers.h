@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "trireme/base/access.h"
 #include "trireme/cluster/cluster_spec.h"
@@ -83,9 +84,11 @@ class ParameterServers {
 
    private:
     friend class ParameterServers;
+    friend struct internal::Access<ParameterServers>;
     explicit Scope(std::unique_ptr<internal::BackendScope> scope);
 
     std::unique_ptr<internal::BackendScope> scope_;
+    std::shared_ptr<void> with_;  // An object that lives as long as the scope; null for none.
   };
   // Opens a scope on the calling thread.
   [[nodiscard]] Scope scope() const;
@@ -104,6 +107,13 @@ struct internal::Access<ParameterServers> {
   // Returns the object that reads and updates the variables.
   static const std::shared_ptr<ParameterServerBackend>& backend(const ParameterServers& servers) {
     return servers.backend_;
+  }
+  // Opens a scope that keeps an object for as long as it lives.
+  static ParameterServers::Scope scope(const ParameterServers& servers,
+                                       std::shared_ptr<void> with) {
+    ParameterServers::Scope scope = servers.scope();
+    scope.with_ = std::move(with);
+    return scope;
   }
 };
 

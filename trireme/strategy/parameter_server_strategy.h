@@ -80,7 +80,7 @@ class ParameterServerStrategy {
 
   // Returns a scope object. Variables that this thread makes during its lifetime are on the ps
   // tasks.
-  [[nodiscard]] ParameterServers::Scope scope() const { return servers_.scope(); }
+  [[nodiscard]] ParameterServers::Scope scope() const;
 
   // Makes a module, or a module holder, whose parameters and buffers are on the ps tasks. Returns a
   // shared pointer to the module, or the holder.

@@ -77,9 +77,9 @@ struct SaveStats {
 //   manager.wait();
 //
 // A checkpoint is a folder step-N in the manager's folder. It has the contents of all variables,
-// the optimizers' state with its learning rates, the positions of iterators, the call counts of all
-// captured functions, and the seed of set_seed(). All of it is of one moment, the cut: updates of a
-// closure are in it either all or not at all. docs/checkpoints.md is the guide.
+// the optimizers' state with its learning rates, the positions of iterators, texts, the call counts
+// of all captured functions, and the seed of set_seed(). All of it is of one moment, the cut:
+// updates of a closure are in it either all or not at all. docs/checkpoints.md is the guide.
 //
 // save() and restore() hold the coordinators of the variables' strategy, and its functions that
 // other threads call. Steps on variables in the program's memory must not run meanwhile.
@@ -118,12 +118,13 @@ class CheckpointManager {
   int64_t restore_or_initialize();
   // Restores a checkpoint and returns its step. `checkpoint` is a path, or the name of a checkpoint
   // in the manager's folder. Throws INVALID_ARGUMENT, which lists all differences, if names,
-  // shapes, dtypes, optimizers or iterators differ, before anything is changed. Throws DATA_LOSS if
-  // the checkpoint is damaged; variables on servers may be changed in part then.
+  // shapes, dtypes, optimizers, iterators or names of texts differ, before anything is changed.
+  // Throws DATA_LOSS if the checkpoint is damaged; variables on servers may be changed in part
+  // then.
   //
   // With `partial`, restores what agrees. With `patterns`, restores only variables with these
-  // names and the state of their optimizers, and neither learning rates nor iterators, call counts
-  // and the seed.
+  // names and the state of their optimizers, and neither learning rates nor iterators, texts, call
+  // counts and the seed.
   int64_t restore(const std::string& checkpoint, const RestoreOptions& options = {});
 
   // Returns the path of the newest checkpoint, or nullopt if there is none.

@@ -9,6 +9,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/status.h"
 #include "trireme/capture/device_request.h"
+#include "trireme/checkpoint/manifest_check.h"
 #include "trireme/coordinator/worker_resource.h"
 #include "trireme/data/used_numbers.h"
 #include "trireme/optim/update_rule.h"
@@ -77,15 +78,17 @@ CheckpointObjects::CheckpointObjects(const std::vector<Checkpointed>& objects) {
     } else if (const auto* data = std::get_if<PerWorkerDataset>(&value)) {
       iterators_.push_back(
           {iterator, Access<PerWorkerValues<Iterator>>::resource(data->iterator())});
+    } else if (const auto* text = std::get_if<CheckpointedText>(&value)) {
+      add(*text);
     } else {
       Access<Iterator>::position(std::get<Iterator>(value));  // throws if it has none
       iterators_.push_back({iterator, std::get<Iterator>(value)});
     }
   }
-  if (variables_.empty() && iterators_.empty()) {
+  if (variables_.empty() && iterators_.empty() && texts_.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "the CheckpointManager was given nothing to save; give it modules, optimizers, "
-                "variables, or data");
+                "variables, data, or texts");
   }
 }
 
@@ -121,6 +124,20 @@ void CheckpointObjects::add(const Optimizer& given) {
     variable.optimizer = &optimizer;
     for (const auto& slot : slots) variable.slots.push_back(slot[i]);
   }
+}
+
+void CheckpointObjects::add(const CheckpointedText& text) {
+  throw_if_error(check_texts({{text.name, ""}}));
+  const bool known = std::ranges::any_of(
+      texts_, [&](const CheckpointedText& other) { return other.name == text.name; });
+  if (known || !text.save || !text.restore) {
+    throw Error(ErrorCode::kInvalidArgument,
+                absl::StrCat("text '", text.name, "' ",
+                             known ? "is given twice to the CheckpointManager; give each text a "
+                                     "name of its own"
+                                   : "cannot be saved: set the functions `save` and `restore`"));
+  }
+  texts_.push_back(text);
 }
 
 std::vector<PsVariable> CheckpointObjects::ps_variables() const {

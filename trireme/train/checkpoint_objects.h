@@ -51,8 +51,8 @@ struct CheckpointedIterator {
   void restore(const std::vector<SavedPosition>& positions) const;
 };
 
-// The objects of a CheckpointManager, resolved into variables, each of them once, optimizers and
-// iterators. Immutable, and thread-safe therefore.
+// The objects of a CheckpointManager, resolved into variables, each of them once, optimizers,
+// iterators and texts. Immutable, and thread-safe therefore.
 class CheckpointObjects {
  public:
   // Throws Error if the objects cannot be saved together.
@@ -64,6 +64,7 @@ class CheckpointObjects {
   const std::vector<CheckpointedVariable>& variables() const { return variables_; }
   const std::vector<std::unique_ptr<const Optimizer>>& optimizers() const { return optimizers_; }
   const std::vector<CheckpointedIterator>& iterators() const { return iterators_; }
+  const std::vector<CheckpointedText>& texts() const { return texts_; }
   // Returns the parameter servers that hold some of the variables; null if there are none.
   const std::shared_ptr<ParameterServerBackend>& backend() const { return backend_; }
   // Returns the variables that are on parameter servers.
@@ -72,11 +73,13 @@ class CheckpointObjects {
  private:
   CheckpointedVariable& add(const Variable& variable);
   void add(const Optimizer& optimizer);
+  void add(const CheckpointedText& text);
 
   std::vector<CheckpointedVariable> variables_;
   std::unordered_map<const VariableRecord*, size_t> places_;  // Indices into variables_.
   std::vector<std::unique_ptr<const Optimizer>> optimizers_;
   std::vector<CheckpointedIterator> iterators_;
+  std::vector<CheckpointedText> texts_;
   std::shared_ptr<ParameterServerBackend> backend_;
 };
 

@@ -1,5 +1,6 @@
 // The order of a restore: first everything that can fail is read and compared, then the servers
-// load their variables, and then the program's own state is set, which cannot fail any more. So a
+// load their variables, and then the program's own state is set, which cannot fail any more, except
+// in the functions that take its texts. So a
 // damaged checkpoint leaves the program as it was, except for variables on servers, which the next
 // restore overwrites.
 #include "trireme/train/checkpoint_restore.h"
@@ -45,7 +46,10 @@ CheckpointRestore::CheckpointRestore(const CheckpointObjects& objects,
                                      const CheckpointReader& reader, const RestoreOptions& options)
     : objects_(objects), reader_(reader), options_(options) {
   match_variables();
-  if (options_.patterns.empty()) match_iterators();
+  if (options_.patterns.empty()) {
+    match_iterators();
+    match_texts();
+  }
   if (!differences_.empty() && !options_.partial) {
     throw Error(ErrorCode::kInvalidArgument,
                 absl::StrCat("the checkpoint differs from the objects of the CheckpointManager:",
@@ -57,7 +61,7 @@ CheckpointRestore::CheckpointRestore(const CheckpointObjects& objects,
                              "it, or restore what agrees with RestoreOptions{.partial = true}"),
                 {"", absl::StrCat("checkpoint '", reader.path(), "'")});
   }
-  if (variables_.empty() && iterators_.empty()) {
+  if (variables_.empty() && iterators_.empty() && texts_.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "nothing in the checkpoint has a name of the CheckpointManager's objects that the "
                 "options select",
@@ -127,6 +131,23 @@ void CheckpointRestore::match_iterators() {
   }
 }
 
+void CheckpointRestore::match_texts() {
+  std::map<std::string, const std::string*> saved;
+  for (const auto& [name, text] : reader_.manifest().texts) saved[name] = &text;
+  for (const CheckpointedText& target : objects_.texts()) {
+    const auto found = saved.extract(target.name);
+    if (found) {
+      texts_.push_back({target, *found.mapped()});
+    } else {
+      differences_.push_back(absl::StrCat("text '", target.name, "' is not in the checkpoint"));
+    }
+  }
+  for (const auto& [name, text] : saved) {
+    differences_.push_back(
+        absl::StrCat("text '", name, "' of the checkpoint is not among the objects"));
+  }
+}
+
 bool CheckpointRestore::fits(const CheckpointedIterator& target, const SavedIterator& saved) {
   const std::string dataset = target.dataset();
   if (dataset != saved.dataset) {
@@ -167,6 +188,8 @@ void CheckpointRestore::run() {
   if (!options_.patterns.empty()) return;
   restore_function_counts(reader_.manifest().functions);
   set_seed(reader_.manifest().seed);
+  // A function of the program may throw, so it comes last.
+  for (const RestoredText& text : texts_) text.target.restore(text.saved);
 }
 
 void CheckpointRestore::load_server_variables() const {

@@ -32,9 +32,14 @@ class CheckpointRestore {
     const CheckpointedIterator& target;
     const SavedIterator& saved;
   };
+  struct RestoredText {
+    const CheckpointedText& target;
+    const std::string& saved;
+  };
 
   void match_variables();
   void match_iterators();
+  void match_texts();
   // Returns false, and adds to the differences, if the contents of the variable differ in kind.
   bool fits(const CheckpointedVariable& target, const SavedVariable& saved);
   bool same_state(const CheckpointedVariable& target, const SavedVariable& saved);
@@ -49,6 +54,7 @@ class CheckpointRestore {
   std::vector<std::string> differences_;
   std::vector<Restored> variables_;
   std::vector<RestoredIterator> iterators_;
+  std::vector<RestoredText> texts_;
 };
 
 }  // namespace trireme::internal

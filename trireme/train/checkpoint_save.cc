@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/status.h"
+#include "trireme/checkpoint/manifest_check.h"
 #include "trireme/exec/random.h"
 #include "trireme/function/function_count.h"
 #include "trireme/ps/checkpoint_folder.h"
@@ -73,6 +74,8 @@ absl::Status CheckpointSave::make_cut(const CheckpointSaveOptions& options) {
     for (const auto& optimizer : objects_.optimizers()) rates_[optimizer.get()] = optimizer->lr();
     manifest_.functions = function_counts();
     manifest_.seed = current_seed();
+    for (const CheckpointedText& text : objects_.texts()) manifest_.texts[text.name] = text.save();
+    throw_if_error(check_texts(manifest_.texts));
     program_ = std::make_unique<ProgramCopy>(objects_);
   });
   TRIREME_RETURN_IF_ERROR(copied);

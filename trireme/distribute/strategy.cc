@@ -1,0 +1,132 @@
+#include "trireme/distribute/strategy.h"
+
+#include <ATen/ops/cat.h>
+#include <torch/nn/module.h>
+
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/error.h"
+#include "trireme/capture/variable_backend.h"
+#include "trireme/capture/variable_registry.h"
+#include "trireme/distribute/default_kind.h"
+#include "trireme/distribute/ps_kind.h"
+#include "trireme/function/module.h"
+#include "trireme/function/variable.h"
+#include "trireme/strategy/open_scope.h"
+
+namespace trireme {
+namespace {
+
+// Names of strategies that programs of other frameworks use, and that do not exist here.
+constexpr const char* kMissingStrategies[] = {"mirrored", "multi_worker_mirrored",
+                                              "central_storage", "tpu"};
+
+[[noreturn]] void throw_no_strategy(const std::string& name) {
+  constexpr char kNames[] = "; the strategies are 'ps' and 'default'";
+  for (const char* missing : kMissingStrategies) {
+    if (name != missing) continue;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        absl::StrCat("this version of Trireme does not have the strategy '", name, "'", kNames));
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              absl::StrCat("'", name, "' is not the name of a strategy", kNames));
+}
+
+}  // namespace
+
+struct StrategyScope::Impl {
+  std::shared_ptr<void> scope;
+};
+
+StrategyScope::StrategyScope(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+StrategyScope::~StrategyScope() = default;
+StrategyScope::StrategyScope(StrategyScope&&) noexcept = default;
+
+Strategy::Strategy() : kind_(std::make_shared<internal::DefaultKind>()) {}
+
+Strategy::Strategy(const ParameterServerStrategy& strategy)
+    : kind_(internal::PsKind::of(strategy)) {}
+
+std::string Strategy::name() const {
+  return kind_->name();
+}
+
+StrategyScope Strategy::scope() const {
+  return StrategyScope(
+      std::make_unique<StrategyScope::Impl>(StrategyScope::Impl{kind_->open_scope()}));
+}
+
+// A module that was tracked before keeps its variables, wherever they are.
+void Strategy::track_module(torch::nn::Module& module) const {
+  const StrategyScope in = scope();
+  for (const Variable& variable : track(module)) {
+    const auto& record = internal::Access<Variable>::record(variable);
+    if (record->backend == internal::current_backend()) continue;
+    throw Error(ErrorCode::kFailedPrecondition,
+                absl::StrCat("variable '", variable.name(),
+                             "' was made under another strategy than '", name(),
+                             "'; call distribute() before an optimizer or another strategy takes "
+                             "the module"));
+  }
+}
+
+void Strategy::pull_module(const torch::nn::Module& module, const torch::nn::Module& local) const {
+  kind_->pull(module, local);
+}
+
+void Strategy::push_module(const torch::nn::Module& module, const torch::nn::Module& local) const {
+  kind_->push(module, local);
+}
+
+at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) const {
+  for (const at::Tensor& value : values.values()) {
+    if (value.defined() && value.dim() > 0) continue;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "gather() was given a tensor without axes, and joins tensors along an axis; add one "
+        "with unsqueeze(0), or use reduce()");
+  }
+  return at::cat(values.values(), axis);
+}
+
+int Strategy::num_replicas_in_sync() const {
+  return kind_->replicas();
+}
+
+DatasetCreator Strategy::distribute_dataset(const Dataset& dataset,
+                                            const DistributeOptions& options) const {
+  return kind_->distribute_dataset(dataset, options);
+}
+
+DatasetCreator Strategy::distribute_datasets_from_function(
+    std::function<Dataset(const InputContext&)> dataset_function) const {
+  return kind_->distribute_function(std::move(dataset_function));
+}
+
+Strategy current_strategy() {
+  return std::visit(
+      [](const auto& scoped) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(scoped)>, std::monostate>) {
+          return Strategy();
+        } else {
+          return Strategy(scoped);
+        }
+      },
+      internal::innermost_strategy());
+}
+
+Strategy make_strategy(const Cluster& cluster, const std::string& name,
+                       const MakeStrategyOptions& options) {
+  const bool has_servers = cluster.spec.num_tasks("ps") > 0;
+  if (name == "ps" || (name.empty() && has_servers)) {
+    return ParameterServerStrategy(cluster, options.ps);
+  }
+  if (name == "default" || name.empty()) return Strategy();
+  throw_no_strategy(name);
+}
+
+}  // namespace trireme

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "trireme/base/access.h"
+#include "trireme/cluster/resolver.h"
+#include "trireme/data/dataset.h"
+#include "trireme/data/dataset_creator.h"
+#include "trireme/data/input_context.h"
+#include "trireme/data/sharding.h"
+#include "trireme/optim/optimizer.h"
+#include "trireme/strategy/parameter_server_strategy.h"
+#include "trireme/strategy/per_replica.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace trireme {
+namespace internal {
+class StrategyKind;
+}
+
+// While it exists, the variables that its thread makes are where the strategy puts them, and
+// current_strategy() is the strategy. Scopes may be nested: the innermost one counts. Must be
+// destroyed on the thread that made it.
+class StrategyScope {
+ public:
+  // Ends the scope.
+  ~StrategyScope();
+  // Moves it, on the same thread.
+  StrategyScope(StrategyScope&&) noexcept;
+
+ private:
+  friend class Strategy;
+  struct Impl;
+  explicit StrategyScope(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+// A way to train: where variables are, and where steps run. Programs that use this class work with
+// every strategy, which a flag can choose:
+//
+//   tr::Strategy strategy = tr::make_strategy(me, flags.strategy());
+//   tr::Model model(Net(), strategy);
+//
+// A strategy of a class of its own, such as ParameterServerStrategy, converts to it. A handle:
+// copies are the same strategy. Thread-safe.
+class Strategy {
+ public:
+  // Makes the default strategy: variables and steps are in this process.
+  Strategy();
+  // Stands for a strategy with parameter servers.
+  Strategy(const ParameterServerStrategy& strategy);  // NOLINT
+
+  // Returns "default" or "ps": the names that make_strategy() takes.
+  std::string name() const;
+
+  // Opens a scope on the calling thread.
+  [[nodiscard]] StrategyScope scope() const;
+
+  // Makes a module, or a module holder, whose parameters and buffers are variables where the
+  // strategy puts them. Returns a shared pointer to the module, or the holder. See
+  // ParameterServerStrategy::distribute() for what can be done with it under parameter servers.
+  //
+  //   auto net = strategy.distribute<Net>(/*hidden=*/64);
+  template <typename Module, typename... Args>
+  auto distribute(Args&&... args) const;
+  // Does the same with a module that exists: makes its parameters and buffers variables, and
+  // returns it.
+  template <internal::ModulePointer Module>
+  Module distribute(Module module) const;
+  // Copies the current values of a distributed module into `local`, an ordinary module of the same
+  // structure. Throws Error if the structures differ.
+  template <typename Module, typename Local>
+  void pull(const Module& module, const Local& local) const;
+  // Copies the values of `local` into a distributed module of the same structure. The state of
+  // optimizers stays as it is. Throws Error if the structures differ.
+  template <typename Module, typename Local>
+  void push(const Module& module, const Local& local) const;
+
+  // Calls `fn` once for each replica: see ParameterServerStrategy::run().
+  template <typename Fn, typename... Args>
+  auto run(Fn&& fn, Args&&... args) const;
+  // Combines the values of the replicas element by element.
+  template <typename T>
+  T reduce(ReduceOp op, const PerReplica<T>& values) const;
+  // Puts the tensors of the replicas behind each other along an axis.
+  at::Tensor gather(const PerReplica<at::Tensor>& values, int64_t axis = 0) const;
+  // Returns the number of replicas that share a step. Divide the loss of a replica by it.
+  int num_replicas_in_sync() const;
+
+  // Returns a function that makes the dataset of each worker. By default under parameter servers,
+  // each worker gets the whole dataset.
+  DatasetCreator distribute_dataset(const Dataset& dataset, const DistributeOptions& options = {
+                                                                .shard = Shard::kOff}) const;
+  // Does the same with the dataset that `dataset_function` returns for each worker, as it is.
+  DatasetCreator distribute_datasets_from_function(
+      std::function<Dataset(const InputContext&)> dataset_function) const;
+
+ private:
+  friend struct internal::Access<Strategy>;
+  // Makes the parameters and buffers of a module variables of the strategy.
+  void track_module(torch::nn::Module& module) const;
+  void pull_module(const torch::nn::Module& module, const torch::nn::Module& local) const;
+  void push_module(const torch::nn::Module& module, const torch::nn::Module& local) const;
+
+  std::shared_ptr<internal::StrategyKind> kind_;
+};
+
+template <>
+struct internal::Access<Strategy> {
+  static StrategyKind& kind(const Strategy& strategy) { return *strategy.kind_; }
+};
+
+// Returns the strategy of the innermost scope of the calling thread, or the default strategy.
+Strategy current_strategy();
+
+// Options of make_strategy().
+struct MakeStrategyOptions {
+  // Options of the strategy if it has parameter servers.
+  ParameterServerStrategyOptions ps = {};
+};
+
+// Makes a strategy by its name: "ps" or "default". An empty name stands for "ps" if the cluster has
+// ps tasks, and for "default" otherwise. Throws Error, which lists the names, for any other, and
+// rethrows what the strategy's constructor throws.
+Strategy make_strategy(const Cluster& cluster, const std::string& name,
+                       const MakeStrategyOptions& options = {});
+
+}  // namespace trireme
+
+#include "trireme/distribute/strategy_inl.h"

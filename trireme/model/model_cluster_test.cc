@@ -1,0 +1,115 @@
+// Models on several workers, whose steps come in any order.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+
+#include "trireme/model/model.h"
+#include "trireme/testing/error_of.h"
+#include "trireme/testing/in_process_test_cluster.h"
+
+namespace trireme {
+namespace {
+
+namespace nn = torch::nn;
+using testing::DoubleNear;
+using testing::Each;
+using torch::Tensor;
+
+class ModelClusterTest : public testing::Test {
+ protected:
+  ModelClusterTest() { torch::manual_seed(1); }
+
+  InProcessTestCluster cluster_{{.workers = 3, .ps = 2}};
+  const Strategy strategy_ = ParameterServerStrategy(Cluster(cluster_.spec()));
+};
+
+TEST_F(ModelClusterTest, TrainsOnTheDatasetsOfWorkers) {
+  Model model(nn::Linear(2, 1), strategy_);
+  model.compile({.optimizer = Adam({.lr = 0.05}),
+                 .loss = nn::BCEWithLogitsLoss(),
+                 .metrics = {Accuracy({.threshold = 0})},
+                 .steps_per_execution = 10});
+  const DatasetCreator data([](const InputContext& context) {
+    torch::manual_seed(context.input_pipeline_id);
+    const Tensor x = torch::randn({1000, 2});
+    const Tensor y = (x.sum(1, true) > 0).to(torch::kFloat);
+    return Dataset::from_tensors({x, y}).shuffle(1000).repeat().batch(32);
+  });
+  const Tensor x = torch::randn({500, 2});
+  int batches = 0;
+  const History history =
+      model.fit(data, {.epochs = 5,
+                       .steps_per_epoch = 25,
+                       .validation = std::pair(x, (x.sum(1, true) > 0).to(torch::kFloat)),
+                       .callbacks = {on_batch_end([&](Fit&, const Logs&) { ++batches; })},
+                       .verbose = Verbose::kSilent});
+  EXPECT_EQ(batches, 15);  // executions of 10, 10 and 5 steps
+  EXPECT_GT(history["val_accuracy"].back(), 0.95);
+  EXPECT_GT(history["accuracy"].back(), 0.95);
+  EXPECT_LT(history["loss"].back(), history["loss"].front());
+}
+
+// The loss is the input itself, so a sum tells whether each example was used once.
+TEST_F(ModelClusterTest, EveryExampleIsUsedOnceInEachEpoch) {
+  const Tensor x = torch::arange(1003, torch::kFloat).reshape({1003, 1});
+  Model model(nn::Linear(1, 1), strategy_);
+  model.compile(
+      {.optimizer = Sgd({.lr = 0}),
+       .loss = [](const Tensor& output,
+                  const Tensor& target) { return (output * 0 + target).square().mean(1); },
+       .steps_per_execution = 3});
+  std::vector<int64_t> steps;
+  const History history = model.fit(
+      x, x.sqrt(),
+      {.batch_size = 10,
+       .epochs = 3,
+       .validation = std::pair(x, x.sqrt()),
+       .callbacks = {on_epoch_end([&](Fit& fit, const Logs&) { steps.push_back(fit.step()); })},
+       .verbose = Verbose::kSilent});
+  EXPECT_THAT(history["loss"], Each(DoubleNear(501, 1e-3)));
+  EXPECT_THAT(history["val_loss"], Each(DoubleNear(501, 1e-3)));
+  EXPECT_EQ(steps[1], 2 * steps[0]);
+  EXPECT_EQ(steps[2], 3 * steps[0]);
+  EXPECT_GE(steps[0], 101);
+}
+
+TEST_F(ModelClusterTest, RejectsRunEagerly) {
+  Model model(nn::Linear(1, 1), strategy_);
+  EXPECT_EQ(error_text([&] { model.compile({.loss = nn::MSELoss(), .run_eagerly = true}); }),
+            "compile() was given run_eagerly under the strategy 'ps': its workers run captured "
+            "graphs, not the code of this program. Debug the model with the default strategy");
+}
+
+TEST_F(ModelClusterTest, NeedsStepsPerEpochForDatasets) {
+  Model model(nn::Linear(1, 1), strategy_);
+  model.compile({.loss = nn::MSELoss()});
+  const Dataset data = Dataset::from_tensors({torch::ones({4, 1}), torch::ones({4, 1})}).batch(2);
+  const std::string expected =
+      "fit() needs steps_per_epoch: under this strategy each worker draws from its own dataset, so "
+      "the length of an epoch does not follow from the data. Set it in the options of fit(), or "
+      "give the data as tensors";
+  EXPECT_EQ(error_text([&] { model.fit(data); }), expected);
+  const DatasetCreator creator([=](const InputContext&) { return data; });
+  EXPECT_EQ(error_text([&] { model.fit(creator); }), expected);
+  EXPECT_EQ(error_text([&] { model.evaluate(creator); }),
+            "an evaluation of the data of a function needs steps: under this strategy each worker "
+            "draws from its own dataset. Set it, or give a dataset or tensors, of which each "
+            "example is used once");
+}
+
+TEST_F(ModelClusterTest, EndsWithTheErrorOfAStep) {
+  Model model(nn::Embedding(10, 1), strategy_);
+  model.compile({.loss = nn::MSELoss()});
+  const Tensor ids = torch::arange(20);
+  EXPECT_THAT(error_text([&] {
+                model.fit(ids, torch::ones({20, 1}), {.verbose = Verbose::kSilent});
+              }),
+              testing::HasSubstr("does not exist; it has 10 rows"));
+  // The next fit() works.
+  model.fit(ids % 10, torch::ones({20, 1}), {.verbose = Verbose::kSilent});
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,328 @@
+// The steps of a model, as captured functions. Sizes of a batch are part of the signature of a
+// capture, so the number of examples may be a constant of the graph.
+#include "trireme/model/model_steps.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "trireme/base/access.h"
+#include "trireme/base/error.h"
+#include "trireme/function/function.h"
+#include "trireme/metric/metric_rule.h"
+#include "trireme/strategy/per_replica.h"
+#include "trireme/tensor/format_shape.h"
+
+namespace trireme::internal {
+namespace {
+
+using at::Tensor;
+using Tensors = std::vector<Tensor>;
+
+// An error of forward() or of the loss.
+class StepFailure final : public c10::Error {
+ public:
+  using c10::Error::Error;
+};
+
+constexpr int64_t kLargestTable = 1 << 20;  // classes between the smallest and the largest
+
+Error step_error(std::string message) {
+  return Error(ErrorCode::kInvalidArgument, std::move(message));
+}
+
+// Throws an error of LibTorch that says more. A capture runs a step on other numbers too, and then
+// expects that operators may fail, so the error must remain one of LibTorch until the capture is
+// over (rethrow_libtorch_error()).
+[[noreturn]] void fail(std::string message) {
+  throw StepFailure({__func__, __FILE__, __LINE__}, std::move(message));
+}
+
+std::string shapes_of(const Tensors& tensors) {
+  return absl::StrJoin(tensors, ", ", [](std::string* text, const Tensor& tensor) {
+    absl::StrAppend(text, tensor.defined() ? format_shape(tensor.sizes()) : "undefined");
+  });
+}
+
+// A batch, taken apart.
+struct TrainingBatch {
+  Tensors inputs, targets;
+  Tensor weights;  // undefined if the examples have none
+  int64_t examples = 0;
+};
+
+int64_t examples_of(const Tensors& batch) {
+  if (!batch.empty() && batch[0].dim() > 0) return batch[0].size(0);
+  throw step_error(
+      absl::StrCat("a batch of the shapes ", shapes_of(batch),
+                   " has no first axis that counts examples; add batch() to the dataset"));
+}
+
+TrainingBatch take_apart(const Tensors& tensors, const CompileOptions& options) {
+  const size_t inputs = options.inputs, all = options.inputs + options.targets;
+  if (tensors.size() != all && tensors.size() != all + 1) {
+    throw step_error(absl::StrCat("a batch has ", tensors.size(), " tensors of the shapes ",
+                                  shapes_of(tensors), ", but the model was compiled for ", inputs,
+                                  " inputs and ", options.targets,
+                                  " targets, and maybe the weights of the examples; change the "
+                                  "dataset, or .inputs and .targets of compile()"));
+  }
+  TrainingBatch batch{.inputs = Tensors(tensors.begin(), tensors.begin() + inputs),
+                      .targets = Tensors(tensors.begin() + inputs, tensors.begin() + all),
+                      .examples = examples_of(tensors)};
+  if (tensors.size() == all) return batch;
+  if (tensors[all].numel() != batch.examples) {
+    throw step_error(absl::StrCat("the weights of a batch have the shape ",
+                                  format_shape(tensors[all].sizes()), ", but there are ",
+                                  batch.examples, " examples; give one weight for each"));
+  }
+  batch.weights = tensors[all].reshape({batch.examples});
+  return batch;
+}
+
+// Returns the loss of one output. With weights it is the sum of the weighted losses of the
+// examples, divided by the number of examples.
+Tensor loss_of(const ModelParts& parts, const Tensor& output, const Tensor& target,
+               const Tensor& weights, int64_t examples) {
+  Tensor loss;
+  try {
+    loss = weights.defined() ? parts.options.loss.per_example(output, target)
+                             : parts.options.loss(output, target);
+  } catch (const c10::Error& error) {
+    fail(absl::StrCat("the loss cannot be computed of an output of the shape ",
+                      format_shape(output.sizes()), " and a target of the shape ",
+                      format_shape(target.sizes()), ": ", error.msg()));
+  }
+  if (!loss.defined()) throw step_error("the loss returned an undefined tensor");
+  const bool single = loss.dim() == 0 || (loss.numel() == 1 && examples != 1);
+  if (single && !weights.defined()) return loss.reshape({});
+  if (single) {
+    throw step_error(
+        "the examples have weights, but the loss returned a single number; return one number for "
+        "each example, such as (output - target).square().mean(1)");
+  }
+  if (loss.numel() != examples || loss.size(0) != examples) {
+    throw step_error(absl::StrCat(
+        "the loss has the shape ", format_shape(loss.sizes()), " for a batch of ", examples,
+        " examples; it must be one number for each example, or their mean "
+        "as a single number: reduce the other axes, with mean(1) for "
+        "instance"));
+  }
+  if (!weights.defined()) return loss.mean();
+  return (loss.reshape({examples}) * weights.to(loss.scalar_type())).sum() / examples;
+}
+
+Tensor total_loss(const ModelParts& parts, const TrainingBatch& batch, const Tensors& outputs) {
+  if (outputs.size() != batch.targets.size()) {
+    throw step_error(absl::StrCat("the net has ", outputs.size(), " outputs of the shapes ",
+                                  shapes_of(outputs), ", but there are ", batch.targets.size(),
+                                  " targets; each output needs its target, so set .targets of "
+                                  "compile()"));
+  }
+  Tensor weights = batch.weights;
+  if (!parts.class_weights.empty()) {
+    const Tensor by_class = parts.class_weights.of(batch.targets[0], batch.examples);
+    weights = weights.defined() ? weights * by_class : by_class;
+  }
+  Tensor total;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    Tensor loss = loss_of(parts, outputs[i], batch.targets[i], weights, batch.examples);
+    if (!parts.options.loss_weights.empty()) loss = loss * parts.options.loss_weights[i];
+    total = total.defined() ? total + loss : loss;
+  }
+  return total;
+}
+
+Tensor numbers(const std::vector<double>& values) {
+  return at::tensor(values, at::kDouble);
+}
+
+// Returns {share, examples, loss * examples}, where `share` is 1, or the part of a step that a
+// replica or a batch of several is. Two operators, since small steps are counted in microseconds.
+Tensor leading_sums(double share, int64_t examples, const Tensor& loss) {
+  const double count = static_cast<double>(examples);
+  return at::add(numbers({share, count, 0}), at::mul(numbers({0, 0, count}), loss.detach()));
+}
+
+void add_metrics(const ModelParts& parts, const TrainingBatch& batch, const Tensors& outputs,
+                 Tensors& sums) {
+  for (const Metric& metric : parts.options.metrics) {
+    sums.push_back(Access<Metric>::rule(metric).sums_of(batch.targets[0].detach(),
+                                                        outputs[0].detach(), Tensor()));
+  }
+}
+
+void add_sums(Tensors& total, const Tensors& sums) {
+  if (total.empty()) {
+    total = sums;
+    return;
+  }
+  for (size_t i = 0; i < sums.size(); ++i) total[i] = total[i] + sums[i];
+}
+
+// Returns the gradients of a loss for all variables of the optimizer; undefined for those that it
+// does not depend on.
+Tensors gradients_of(const Optimizer& optimizer, const Tensor& loss) {
+  const std::vector<Variable>& variables = optimizer.variables();
+  Tensors parameters;
+  std::vector<size_t> places;  // for each parameter, the index of its variable
+  for (size_t i = 0; i < variables.size(); ++i) {
+    Tensor parameter = variables[i].read();
+    if (!parameter.requires_grad()) continue;  // frozen since the model was compiled
+    parameters.push_back(std::move(parameter));
+    places.push_back(i);
+  }
+  const Tensors found = torch::autograd::grad({loss}, parameters, {}, /*retain_graph=*/std::nullopt,
+                                              /*create_graph=*/false, /*allow_unused=*/true);
+  Tensors gradients(variables.size());
+  for (size_t i = 0; i < found.size(); ++i) gradients[places[i]] = found[i];
+  return gradients;
+}
+
+// A step of one replica.
+Tensors train_once(const ModelParts& parts, Iterator& batches) {
+  const int count = parts.options.accumulate_steps;
+  Tensors sums, gradients;
+  for (int i = 0; i < count; ++i) {
+    const auto drawn = batches.next_optional();
+    if (!drawn) return {};
+    const TrainingBatch batch = take_apart(*drawn, parts.options);
+    const Tensors outputs = run_forward(parts, batch.inputs);
+    const Tensor loss = total_loss(parts, batch, outputs);
+    Tensors of_batch{leading_sums(1.0 / (count * parts.replicas), batch.examples, loss)};
+    add_metrics(parts, batch, outputs, of_batch);
+    add_sums(sums, of_batch);
+    const Tensor share = count * parts.replicas == 1 ? loss : loss / (count * parts.replicas);
+    if (count == 1) {
+      parts.optimizer->minimize(share, {.clip_norm = parts.options.clip_norm});
+      return sums;
+    }
+    const Tensors found = gradients_of(*parts.optimizer, share);
+    gradients.resize(found.size());
+    for (size_t k = 0; k < found.size(); ++k) {
+      if (!found[k].defined()) continue;
+      gradients[k] = gradients[k].defined() ? gradients[k] + found[k] : found[k];
+    }
+  }
+  if (parts.options.clip_norm > 0) clip_grad_norm(gradients, parts.options.clip_norm);
+  parts.optimizer->apply_gradients(gradients);
+  return sums;
+}
+
+Tensors evaluate_once(const ModelParts& parts, Iterator& batches) {
+  const at::NoGradGuard no_gradients;
+  const auto drawn = batches.next_optional();
+  if (!drawn) return {};
+  const TrainingBatch batch = take_apart(*drawn, parts.options);
+  const Tensors outputs = run_forward(parts, batch.inputs);
+  const Tensor loss = total_loss(parts, batch, outputs);
+  Tensors sums{leading_sums(1.0 / parts.replicas, batch.examples, loss)};
+  add_metrics(parts, batch, outputs, sums);
+  return sums;
+}
+
+Tensors run_own(const ModelParts& parts, Iterator& batches, std::vector<std::string>& names) {
+  const auto drawn = batches.next_optional();
+  if (!drawn) return {};
+  const std::map<std::string, Tensor> figures = parts.options.train_step(*drawn);
+  names.clear();
+  Tensors values;
+  for (const auto& [name, figure] : figures) {
+    if (!figure.defined() || figure.numel() != 1) {
+      throw step_error(
+          absl::StrCat("train_step returned the figure '", name, "' with the shape ",
+                       figure.defined() ? format_shape(figure.sizes()) : "of an undefined tensor",
+                       ", but a figure must be a single number; use its mean()"));
+    }
+    names.push_back(name);
+    values.push_back(figure.detach().to(at::kDouble).reshape({}) / parts.replicas);
+  }
+  const double examples = static_cast<double>(examples_of(*drawn));
+  if (values.empty()) throw step_error("train_step returned no figures; return the loss at least");
+  return {numbers({1.0 / parts.replicas, examples, 0}) + 0, at::stack(values)};
+}
+
+// Returns a function that calls `step` once, or once for each replica, whose results it adds up.
+template <typename Step>
+StepFunction make_step(const std::string& name, const ModelParts& parts, Step step) {
+  return function(name, [parts, step = std::move(step)](Iterator& batches) -> std::vector<Tensor> {
+    if (parts.replicas == 1) return step(parts, batches);
+    const auto of_replica = [&](Iterator& mine) { return step(parts, mine); };
+    return reduce_replicas(ReduceOp::kSum, run_replicas(parts.replicas, of_replica, batches));
+  });
+}
+
+}  // namespace
+
+void rethrow_libtorch_error(const c10::Error& error) {
+  const bool ours = dynamic_cast<const StepFailure*>(&error) != nullptr;
+  throw Error(ErrorCode::kInvalidArgument, ours ? error.msg() : error.what_without_backtrace());
+}
+
+ClassWeights::ClassWeights(const std::map<int64_t, double>& weights) {
+  if (weights.empty()) return;
+  first_ = weights.begin()->first;
+  const int64_t last = weights.rbegin()->first;
+  if (last - first_ >= kLargestTable) {
+    throw step_error(absl::StrCat("class_weight has classes from ", first_, " to ", last,
+                                  ", which are more than ", kLargestTable,
+                                  "; use sample_weight instead"));
+  }
+  table_ = at::ones({last - first_ + 3}, at::kFloat);
+  for (const auto& [number, weight] : weights) {
+    table_.mutable_data_ptr<float>()[number - first_ + 1] = static_cast<float>(weight);
+  }
+}
+
+Tensor ClassWeights::of(const Tensor& targets, int64_t examples) const {
+  if (targets.numel() != examples) {
+    throw step_error(
+        absl::StrCat("class_weight needs targets that are numbers of classes, one for "
+                     "each example, but the targets of ",
+                     examples, " examples have the shape ", format_shape(targets.sizes()),
+                     "; use sample_weight instead"));
+  }
+  const Tensor classes = targets.reshape({examples}).to(at::kLong);
+  return at::index_select(table_, 0, (classes - (first_ - 1)).clamp(0, table_.size(0) - 1));
+}
+
+Tensors run_forward(const ModelParts& parts, const Tensors& inputs) {
+  Tensors outputs;
+  try {
+    outputs = parts.forward(inputs);
+  } catch (const c10::Error& error) {
+    throw step_error(
+        absl::StrCat("forward() of the net failed for ",
+                     inputs.size() == 1 ? "an input of the shape " : "inputs of the shapes ",
+                     shapes_of(inputs), ": ", error.msg()));
+  }
+  if (!outputs.empty()) return outputs;
+  throw step_error("forward() of the net returned no tensors; return the outputs");
+}
+
+StepFunction make_train_step(const ModelParts& parts) {
+  return make_step("train_step", parts, train_once);
+}
+
+StepFunction make_evaluate_step(const ModelParts& parts) {
+  return make_step("evaluate_step", parts, evaluate_once);
+}
+
+StepFunction make_own_step(const ModelParts& parts, const StepFigures& figures) {
+  return make_step("train_step", parts, [figures](const ModelParts& own, Iterator& batches) {
+    return run_own(own, batches, *figures);
+  });
+}
+
+}  // namespace trireme::internal
