@@ -65,7 +65,9 @@ class ModelBase {
   const Strategy& strategy() const;
 
  protected:
+  // Calls forward() of the module.
   using Forward = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
+  // Makes the module's parameters and buffers variables of the strategy. For class Model.
   ModelBase(std::shared_ptr<torch::nn::Module> module, Forward forward, const Strategy& strategy);
   ~ModelBase();
 

@@ -47,9 +47,10 @@ struct CompileOptions {
   // Number of batches whose gradients are averaged for one update. Each step draws that many; fewer
   // at the end of the data are left out.
   int accumulate_steps = 1;
-  // Numbers of tensors of a batch that are inputs, and that are targets. One more tensor has the
-  // weights of the examples.
-  int inputs = 1, targets = 1;
+  // Number of tensors of a batch that are inputs.
+  int inputs = 1;
+  // Number of tensors after them that are targets. One more tensor has the weights of the examples.
+  int targets = 1;
   // Factors of the losses of several outputs. Empty for 1 each.
   std::vector<double> loss_weights = {};
   // A step of one's own, which uses an optimizer of its own. If `optimizer` is that optimizer, and
@@ -63,8 +64,10 @@ struct CompileOptions {
 struct FitOptions {
   // Number of examples of a batch, if the data is given as tensors.
   int64_t batch_size = 32;
-  // Number after the last epoch, and of the first one.
-  int64_t epochs = 1, initial_epoch = 0;
+  // Number after the last epoch.
+  int64_t epochs = 1;
+  // Number of the first epoch.
+  int64_t initial_epoch = 0;
   // Number of steps of an epoch. If it is not set, an epoch ends with the data.
   std::optional<int64_t> steps_per_epoch = std::nullopt;
   // True to shuffle data that is given as tensors.
@@ -81,7 +84,9 @@ struct FitOptions {
   std::map<int64_t, double> class_weight = {};
   // Weights of the examples, if the data is given as tensors.
   at::Tensor sample_weight = {};
+  // Callbacks, which are called in this order.
   std::vector<AnyCallback> callbacks = {};
+  // How progress is shown.
   Verbose verbose = Verbose::kAuto;
 };
 
@@ -93,6 +98,7 @@ struct EvaluateOptions {
   std::optional<int64_t> steps = std::nullopt;
   // Weights of the examples, if the data is given as tensors.
   at::Tensor sample_weight = {};
+  // How progress is shown.
   Verbose verbose = Verbose::kAuto;
 };
 
