@@ -90,7 +90,7 @@ TEST(Loss, IsMadeOfFunctionsAndModulesOfOnesOwn) {
 }
 
 TEST(Loss, RejectsASumOverTheBatchAndAnEmptyHolder) {
-  EXPECT_THAT(error_text([] { Loss(nn::MSELoss(nn::MSELossOptions(torch::kSum))); }),
+  EXPECT_THAT(error_text([] { Loss{nn::MSELoss(nn::MSELossOptions(torch::kSum))}; }),
               HasSubstr("reduction torch::kSum"));
   EXPECT_THAT(error_text([] { Loss(nn::MSELoss(nullptr)); }),
               HasSubstr("a holder without a module"));
