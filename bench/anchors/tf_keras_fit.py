@@ -6,7 +6,6 @@ and to TensorBoard in the folder. Needs tensorflow and tf-keras, which bench/com
 parameter servers.
 """
 import json
-import multiprocessing as mp
 import os
 import sys
 import time
@@ -14,7 +13,7 @@ import time
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
-from tf_ps import reserve
+from tf_ps import run_cluster
 
 WORKERS, SERVERS = 3, 2
 EXAMPLES, INPUTS, OUTPUTS, BATCH, STEPS_PER_EXECUTION = 1024, 10, 10, 32, 10
@@ -63,23 +62,5 @@ def execute_commands(cluster):
         print("done", json.dumps(report), flush=True)
 
 
-def main():
-    ports = [reserve() for _ in range(WORKERS + SERVERS)]
-    addresses = [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]
-    cluster = {"worker": addresses[:WORKERS], "ps": addresses[WORKERS:]}
-    context = mp.get_context("spawn")
-    servers = [context.Process(target=serve, args=(job, index, cluster), daemon=True)
-               for job, tasks in cluster.items() for index in range(len(tasks))]
-    for server in servers:
-        server.start()
-    try:
-        execute_commands(cluster)
-    finally:  # TensorFlow's servers never end by themselves.
-        for server in servers:
-            server.kill()
-            server.join()
-        os._exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    run_cluster(WORKERS, SERVERS, serve, execute_commands)

@@ -94,23 +94,24 @@ def execute_commands(cluster, with_small):
         print("done", flush=True)
 
 
-def main():
-    ports = [reserve() for _ in range(WORKERS + SERVERS)]
+def run_cluster(workers, servers, serve, execute):
+    """Runs `execute(cluster)` beside a cluster whose tasks run `serve(job, index, cluster)`, and ends the process."""
+    ports = [reserve() for _ in range(workers + servers)]
     addresses = [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]
-    cluster = {"worker": addresses[:WORKERS], "ps": addresses[WORKERS:]}
+    cluster = {"worker": addresses[:workers], "ps": addresses[workers:]}
     context = mp.get_context("spawn")
-    servers = [context.Process(target=serve, args=(job, index, cluster), daemon=True)
-               for job, tasks in cluster.items() for index in range(len(tasks))]
-    for server in servers:
-        server.start()
+    tasks = [context.Process(target=serve, args=(job, index, cluster), daemon=True)
+             for job, members in cluster.items() for index in range(len(members))]
+    for task in tasks:
+        task.start()
     try:
-        execute_commands(cluster, "--many-small" in sys.argv)
+        execute(cluster)
     finally:  # TensorFlow's servers never end by themselves.
-        for server in servers:
-            server.kill()
-            server.join()
+        for task in tasks:
+            task.kill()
+            task.join()
         os._exit(0)
 
 
 if __name__ == "__main__":
-    main()
+    run_cluster(WORKERS, SERVERS, serve, lambda cluster: execute_commands(cluster, "--many-small" in sys.argv))

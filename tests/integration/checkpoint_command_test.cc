@@ -2,10 +2,8 @@
 // shows, compares and converts them, and its exit code tells scripts what it found.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <pty.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -17,6 +15,7 @@
 #include "trireme/checkpoint/tensor_file.h"
 #include "trireme/rpc/temporary_folder.h"
 #include "trireme/testing/manual_clock.h"
+#include "trireme/testing/read_back.h"
 
 namespace trireme {
 namespace {
@@ -274,18 +273,11 @@ TEST(ProgressBarTest, ShowsBytesShareAndSpeed) {
 }
 
 TEST(ProgressBarTest, AppearsOnATerminalAfterASecondAndIsRemoved) {
-  int controller = -1, terminal = -1;
-  ASSERT_EQ(openpty(&controller, &terminal, nullptr, nullptr, nullptr), 0);
-  ASSERT_EQ(fcntl(controller, F_SETFL, O_NONBLOCK), 0);
-  const auto shown = [&] {
-    char text[1000];
-    const ssize_t size = read(controller, text, sizeof(text));
-    return size <= 0 ? std::string() : std::string(text, size);
-  };
-  std::FILE* const file = fdopen(terminal, "w");
+  ReadBack terminal(/*columns=*/80);
+  const auto shown = [&] { return terminal.text(); };
   ManualClock clock;
   {
-    ProgressBar bar("verify", file, clock);
+    ProgressBar bar("verify", terminal.file(), clock);
     clock.advance(std::chrono::milliseconds(900));
     bar.update(1, 4);
     EXPECT_EQ(shown(), "");
@@ -296,8 +288,6 @@ TEST(ProgressBarTest, AppearsOnATerminalAfterASecondAndIsRemoved) {
     EXPECT_EQ(shown(), "");  // The next line is due a tenth of a second later.
   }
   EXPECT_EQ(shown(), "\r\x1b[K");
-  std::fclose(file);
-  close(controller);
 }
 
 }  // namespace

@@ -2,13 +2,9 @@
 
 #include <torch/torch.h>
 
-#include <cstdlib>
-#include <fstream>
-#include <sstream>
-#include <stdexcept>
 #include <string>
-#include <vector>
 
+#include "examples/digits.h"
 #include "trireme/function/function.h"
 #include "trireme/optim/optimizer.h"
 
@@ -18,20 +14,10 @@ namespace trireme {
 struct Digits {
   torch::Tensor images, labels;  // float32[n, 64] from 0 to 1; int64[n]
 
-  // Reads lines of 64 pixels, each from 0 to 16, and the digit.
+  // Reads a file as the examples do.
   static Digits load(const std::string& path) {
-    std::ifstream file(path);
-    std::vector<float> numbers;
-    for (std::string number, line; std::getline(file, line);) {
-      for (std::istringstream fields(line); std::getline(fields, number, ',');) {
-        numbers.push_back(std::stof(number));
-      }
-    }
-    if (numbers.empty() || numbers.size() % 65 != 0) {
-      throw std::runtime_error(path + " is not a file of digits");
-    }
-    const torch::Tensor table = torch::tensor(numbers).reshape({-1, 65});
-    return {table.narrow(1, 0, 64) / 16, table.select(1, 64).to(torch::kInt64)};
+    const ::Digits digits = ::Digits::load(path);
+    return {digits.images.flatten(1), digits.labels};
   }
 
   // Returns every `step`-th digit, beginning with `first`.

@@ -2,11 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <pty.h>
-#include <unistd.h>
+
+#include <optional>
 
 #include "trireme/model/test_fit.h"
 #include "trireme/testing/manual_clock.h"
+#include "trireme/testing/read_back.h"
 
 namespace trireme::internal {
 namespace {
@@ -18,38 +19,12 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-// A file whose text the test reads: a terminal of some width, or a plain file.
 class ProgressTest : public testing::Test {
  protected:
-  void open_terminal(int columns) {
-    winsize size = {};
-    size.ws_row = 24;
-    size.ws_col = static_cast<unsigned short>(columns);
-    int terminal = -1;
-    ASSERT_EQ(openpty(&input_, &terminal, nullptr, nullptr, &size), 0);
-    file_ = fdopen(terminal, "w");
-  }
-  void open_pipe() {
-    int ends[2];
-    ASSERT_EQ(pipe(ends), 0);
-    input_ = ends[0];
-    file_ = fdopen(ends[1], "w");
-  }
-  void TearDown() override {
-    std::fclose(file_);
-    close(input_);
-  }
-
-  // Returns the text that was written since the last call. The kernel passes on what a terminal
-  // gets some time later, so a mark is written behind it, and read again.
-  std::string shown() {
-    constexpr char kMark = '#';
-    std::fputc(kMark, file_);
-    std::fflush(file_);
-    std::string text;
-    for (char byte = 0; read(input_, &byte, 1) == 1 && byte != kMark;) text.push_back(byte);
-    return text;
-  }
+  void open_terminal(int columns) { output_.emplace(columns); }
+  void open_pipe() { output_.emplace(ReadBack::kPipe); }
+  std::FILE* file() const { return output_->file(); }
+  std::string shown() { return output_->text(); }
 
   // Prints one epoch of two executions of ten steps, with a validation.
   void print_epoch(ProgressPrinter& printer, TestFit& test) {
@@ -73,14 +48,13 @@ class ProgressTest : public testing::Test {
   }
 
   ManualClock clock_;
-  int input_ = -1;
-  std::FILE* file_ = nullptr;
+  std::optional<ReadBack> output_;
 };
 
 TEST_F(ProgressTest, PrintsOneLineForAnEpoch) {
   open_pipe();
   TestFit test;
-  ProgressPrinter printer(Verbose::kLines, file_, clock_);
+  ProgressPrinter printer(Verbose::kLines, file(), clock_);
   print_epoch(printer, test);
   EXPECT_EQ(shown(),
             "Epoch 1/5\n"
@@ -91,7 +65,7 @@ TEST_F(ProgressTest, PrintsOneLineForAnEpoch) {
 TEST_F(ProgressTest, CountsAllStepsThatRunElsewhere) {
   open_pipe();
   TestFit test({}, /*runs_here=*/false);
-  ProgressPrinter printer(Verbose::kAuto, file_, clock_);
+  ProgressPrinter printer(Verbose::kAuto, file(), clock_);
   print_epoch(printer, test);
   EXPECT_THAT(shown(), EndsWith(" - 2s/epoch - 76ms/step\n"));
 }
@@ -99,7 +73,7 @@ TEST_F(ProgressTest, CountsAllStepsThatRunElsewhere) {
 TEST_F(ProgressTest, PrintsNothingIfSilent) {
   open_pipe();
   TestFit test;
-  ProgressPrinter printer(Verbose::kSilent, file_, clock_);
+  ProgressPrinter printer(Verbose::kSilent, file(), clock_);
   print_epoch(printer, test);
   EXPECT_EQ(shown(), "");
 }
@@ -107,7 +81,7 @@ TEST_F(ProgressTest, PrintsNothingIfSilent) {
 TEST_F(ProgressTest, ShowsABarOnATerminal) {
   open_terminal(100);
   TestFit test;
-  ProgressPrinter printer(Verbose::kAuto, file_, clock_);
+  ProgressPrinter printer(Verbose::kAuto, file(), clock_);
   print_epoch(printer, test);
   EXPECT_EQ(shown(),
             "Epoch 1/5\r\n"
@@ -119,7 +93,7 @@ TEST_F(ProgressTest, ShowsABarOnATerminal) {
 TEST_F(ProgressTest, ShowsOnlyTheLastStateOfABarInAFile) {
   open_pipe();
   TestFit test;
-  ProgressPrinter printer(Verbose::kBar, file_, clock_);
+  ProgressPrinter printer(Verbose::kBar, file(), clock_);
   print_epoch(printer, test);
   EXPECT_EQ(shown(),
             "Epoch 1/5\n20/20 ━━━━━━━━━━━━━━━━━━━━ 2s 3ms/step - loss: 0.4735 - accuracy: 0.9120 - "
@@ -129,14 +103,14 @@ TEST_F(ProgressTest, ShowsOnlyTheLastStateOfABarInAFile) {
 TEST_F(ProgressTest, ChoosesLinesOnATerminalIfStepsRunElsewhere) {
   open_terminal(100);
   TestFit test({}, /*runs_here=*/false);
-  ProgressPrinter printer(Verbose::kAuto, file_, clock_);
+  ProgressPrinter printer(Verbose::kAuto, file(), clock_);
   print_epoch(printer, test);
   EXPECT_THAT(shown(), StartsWith("Epoch 1/5\r\n20/20 - 2s - "));
 }
 
 TEST_F(ProgressTest, RedrawsTheBarAtMostEvery50Milliseconds) {
   open_terminal(100);
-  StepProgress progress(Verbose::kBar, true, file_, clock_);
+  StepProgress progress(Verbose::kBar, true, file(), clock_);
   progress.begin(0, 100);
   progress.update(1, {});
   EXPECT_THAT(shown(), HasSubstr("  1/100 "));
@@ -150,7 +124,7 @@ TEST_F(ProgressTest, RedrawsTheBarAtMostEvery50Milliseconds) {
 
 TEST_F(ProgressTest, FitsTheWidthOfTheTerminal) {
   open_terminal(41);
-  StepProgress progress(Verbose::kBar, true, file_, clock_);
+  StepProgress progress(Verbose::kBar, true, file(), clock_);
   progress.begin(0, 20);
   clock_.advance(milliseconds(70));
   progress.update(7, make_logs({{"loss", 0.4735}}));
@@ -162,7 +136,7 @@ TEST_F(ProgressTest, FitsTheWidthOfTheTerminal) {
 
 TEST_F(ProgressTest, ShowsNoBarWithoutANumberOfSteps) {
   open_terminal(100);
-  StepProgress progress(Verbose::kBar, true, file_, clock_);
+  StepProgress progress(Verbose::kBar, true, file(), clock_);
   progress.begin(0, 0);
   clock_.advance(milliseconds(7));
   progress.update(7, make_logs({{"loss", 2}}));
@@ -173,7 +147,7 @@ TEST_F(ProgressTest, ShowsNoBarWithoutANumberOfSteps) {
 
 TEST_F(ProgressTest, ShowsTimesInTheirUnits) {
   open_terminal(100);
-  StepProgress progress(Verbose::kBar, true, file_, clock_);
+  StepProgress progress(Verbose::kBar, true, file(), clock_);
   progress.begin(0, 10);
   clock_.advance(seconds(500));
   progress.update(1, {});
@@ -194,7 +168,7 @@ TEST_F(ProgressTest, ShowsTimesInTheirUnits) {
 // A fit that continues in the middle of an epoch has not run the steps before.
 TEST_F(ProgressTest, CountsOnlyStepsSinceTheBeginning) {
   open_pipe();
-  StepProgress progress(Verbose::kLines, true, file_, clock_);
+  StepProgress progress(Verbose::kLines, true, file(), clock_);
   progress.begin(10, 20);
   clock_.advance(seconds(10));
   progress.end(20, {});
@@ -204,7 +178,7 @@ TEST_F(ProgressTest, CountsOnlyStepsSinceTheBeginning) {
 TEST_F(ProgressTest, RemovesTheBarOfAFitThatFails) {
   open_terminal(100);
   {
-    StepProgress progress(Verbose::kBar, true, file_, clock_);
+    StepProgress progress(Verbose::kBar, true, file(), clock_);
     progress.begin(0, 20);
     progress.update(1, {});
     EXPECT_THAT(shown(), Not(EndsWith("\x1b[K")));

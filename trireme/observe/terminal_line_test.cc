@@ -1,12 +1,11 @@
 #include "trireme/observe/terminal_line.h"
 
 #include <gtest/gtest.h>
-#include <pty.h>
-#include <unistd.h>
 
 #include <string>
 
 #include "trireme/testing/manual_clock.h"
+#include "trireme/testing/read_back.h"
 
 namespace trireme {
 namespace {
@@ -15,31 +14,11 @@ using std::chrono::milliseconds;
 
 class TerminalLineTest : public testing::Test {
  protected:
-  void SetUp() override {
-    winsize size = {.ws_row = 24, .ws_col = 11, .ws_xpixel = 0, .ws_ypixel = 0};
-    int terminal = -1;
-    ASSERT_EQ(openpty(&controller_, &terminal, nullptr, nullptr, &size), 0);
-    file_ = fdopen(terminal, "w");
-  }
-  void TearDown() override {
-    std::fclose(file_);
-    close(controller_);
-  }
-
-  // Returns the bytes that were written to the terminal since the last call. The kernel passes them
-  // on some time later, so a mark is written behind them, and read again.
-  std::string shown() {
-    constexpr char kMark = '#';
-    std::fputc(kMark, file_);
-    std::fflush(file_);
-    std::string text;
-    for (char byte = 0; read(controller_, &byte, 1) == 1 && byte != kMark;) text.push_back(byte);
-    return text;
-  }
+  std::string shown() { return terminal_.text(); }
 
   ManualClock clock_;
-  int controller_ = -1;
-  std::FILE* file_ = nullptr;
+  ReadBack terminal_{/*columns=*/11};
+  std::FILE* const file_ = terminal_.file();
 };
 
 TEST_F(TerminalLineTest, IsRedrawnAtMostOnceInAnInterval) {
