@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 configure_file(${PROJECT_SOURCE_DIR}/trireme/version.h.in ${PROJECT_BINARY_DIR}/generated/trireme/version.h @ONLY)
 
 get_property(modules GLOBAL PROPERTY TRIREME_MODULES)
-list(REMOVE_ITEM modules testing)
+list(REMOVE_ITEM modules testing accelerator)
 list(TRANSFORM modules PREPEND trireme_ OUTPUT_VARIABLE targets)
 
 # Links the objects, not the archives: operators and services register themselves in static objects
