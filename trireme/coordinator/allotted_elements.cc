@@ -40,14 +40,6 @@ void append(AllottedElements& elements, const AllottedElements& more) {
   }
 }
 
-// Returns all elements but those of the first `runs` runs.
-void return_after(Closure& closure, uint32_t runs) {
-  for (size_t i = 0; i < closure.allotted.size(); ++i) {
-    const uint64_t keep = closure.current->draws[i] * runs;
-    closure.accounts[i]->put_back(split_off(closure.allotted[i], keep));
-  }
-}
-
 // Keeps the elements of earlier attempts that can be drawn again. Returns true if the closure has
 // been allotted all that are left, and keeps them.
 bool keep_elements(Closure& closure) {
@@ -72,12 +64,13 @@ bool keep_elements(Closure& closure) {
 // have pushed updates for the elements that it has, which it must not return.
 Allotment::Outcome allot(Closure& closure, int worker, size_t& draw, uint64_t& changes) {
   if (keep_elements(closure)) return Allotment::Outcome::kReady;
-  uint32_t runs = closure.repeat;
+  const uint32_t left = closure.repeat - closure.runs_done;
+  uint32_t runs = left;
   for (draw = 0; draw < closure.accounts.size();) {
     ElementAccount& account = *closure.accounts[draw];
     AllottedElements& elements = closure.allotted[draw];
     const uint64_t each = closure.current->draws[draw];
-    const uint64_t wanted = each * (account.is_shared() ? runs : closure.repeat);
+    const uint64_t wanted = each * (account.is_shared() ? runs : left);
     const uint64_t kept = elements.count();
     if (elements.edition != 0 && kept >= wanted) {
       account.put_back(split_off(elements, wanted));
@@ -95,11 +88,11 @@ Allotment::Outcome allot(Closure& closure, int worker, size_t& draw, uint64_t& c
     changes = more.changes;
     const bool waits = more.outcome == Allotment::Outcome::kLater;
     const uint64_t possible = (waits ? kept : kept + more.left) / each;
-    if (possible <= closure.runs_done || (waits && !closure.may_have_pushed)) return more.outcome;
+    if (possible == 0 || (waits && !closure.may_have_pushed)) return more.outcome;
     runs = static_cast<uint32_t>(possible);
     draw = 0;
   }
-  for (size_t i = 0; runs < closure.repeat && i < closure.accounts.size(); ++i) {
+  for (size_t i = 0; runs < left && i < closure.accounts.size(); ++i) {
     if (closure.accounts[i]->is_shared()) closure.allotted[i].numbers.push_back({kNoElement, 1});
   }
   return Allotment::Outcome::kReady;
@@ -119,7 +112,7 @@ AllottedClosures allot_elements(std::vector<ClosurePtr> closures, int worker,
       continue;
     }
     // Closures that wait for each other's elements must not keep theirs.
-    return_after(*closure, closure->runs_done);
+    return_elements(*closure);
     if (outcome == Allotment::Outcome::kEnded) {
       result.ended.push_back({std::move(closure), draw});
       continue;
@@ -150,19 +143,45 @@ void return_elements_of_unsent(const std::vector<ClosurePtr>& closures) {
   }
 }
 
+// The number of runs comes from a worker, which may be wrong.
+void use_elements_of_runs(Closure& closure, uint32_t runs, std::vector<at::Tensor> sums) {
+  runs = std::min(runs, closure.repeat - 1);
+  if (runs <= closure.runs_done) return;
+  for (size_t i = 0; i < closure.allotted.size(); ++i) {
+    AllottedElements& elements = closure.allotted[i];
+    const uint64_t used = closure.current->draws[i] * (runs - closure.runs_done);
+    AllottedElements rest = split_off(elements, used);
+    closure.accounts[i]->note_used(elements);
+    elements = std::move(rest);
+  }
+  closure.runs_done = runs;
+  closure.sums = std::move(sums);
+  closure.captures = 0;
+}
+
+absl::Status check_end(const Closure& closure, const DataEnd& end) {
+  const bool is_known = end.draw < closure.allotted.size();
+  const bool is_allotted =
+      is_known && std::ranges::any_of(closure.allotted[end.draw].numbers, [&](NumberSpan span) {
+        return end.number - span.first < span.count;  // Wraps around below the first.
+      });
+  if (is_allotted && !closure.accounts[end.draw]->exists(end.number)) return absl::OkStatus();
+  return make_status(
+      ErrorCode::kInternal,
+      absl::StrCat(
+          "the worker reported the end of ",
+          is_known ? closure.accounts[end.draw]->describe()
+                   : "a dataset that it does not draw from",
+          is_allotted ? " before elements that exist" : " at an element that it was not to draw",
+          "; the worker is faulty: stop it, and look for the cause in its log"),
+      {"", absl::StrCat("function '", closure.function->name, "'")});
+}
+
 bool settle_end(Closure& closure, const DataEnd& end) {
   if (end.draw >= closure.allotted.size()) return false;
-  const uint32_t runs = std::min(end.runs, closure.repeat);
-  if (runs >= closure.runs_done) {
-    closure.runs_done = runs;
-    closure.sums = end.sums;
-  }
   const bool again =
       closure.accounts[end.draw]->note_end(closure.allotted[end.draw], end.number, end.is_beyond);
-  return_after(closure, closure.runs_done);
-  for (size_t i = 0; i < closure.allotted.size(); ++i) {
-    closure.accounts[i]->note_used(closure.allotted[i]);
-  }
+  return_elements(closure);
   return again;
 }
 
@@ -187,6 +206,7 @@ absl::Status no_more_elements(const Closure& closure, size_t draw) {
 void Closure::release() {
   may_have_pushed ? use_elements(*this) : return_elements(*this);
   tensors.clear();
+  sums.clear();
   resources.clear();
   accounts.clear();
   capture_again = nullptr;

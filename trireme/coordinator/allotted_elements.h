@@ -36,13 +36,19 @@ AllottedClosures allot_elements(std::vector<ClosurePtr> closures, int worker,
                                 const Requeue& requeue);
 // Notes that the closure has used its elements.
 void use_elements(Closure& closure);
+// Notes that the closure has completed its first `runs` runs, whose results have these sums, and
+// has used their elements. It keeps the others.
+void use_elements_of_runs(Closure& closure, uint32_t runs, std::vector<at::Tensor> sums);
 // Returns the elements of a closure that has not used them.
 void return_elements(Closure& closure);
 // Returns the elements of closures that the worker has not run, unless another one may have.
 void return_elements_of_unsent(const std::vector<ClosurePtr>& closures);
 
-// Notes that the closure has used the elements of the runs that it completed, and returns the
-// others. Returns true if the closure has to be sent again, with other elements.
+// Checks the end of the data that a worker has reported for a closure. Returns an error if it is
+// not one of the elements that the closure was to draw, or if that element certainly exists.
+absl::Status check_end(const Closure& closure, const DataEnd& end);
+// Returns the elements of a closure that found the end of the data. Returns true if the closure has
+// to be sent again, with other elements.
 bool settle_end(Closure& closure, const DataEnd& end);
 // Returns the result of a closure that found the end of the data in a draw. `error` is the error
 // for functions that do not accept the end, as next_optional() does.

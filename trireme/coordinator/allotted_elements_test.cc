@@ -5,8 +5,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <string>
 
 #include "trireme/base/status.h"
+#include "trireme/coordinator/closure_results.h"
+#include "trireme/coordinator/closure_service.h"
 #include "trireme/coordinator/worker_resources.h"
 #include "trireme/data/ranges.h"
 #include "trireme/testing/wait_until.h"
@@ -16,6 +19,7 @@ namespace {
 
 using std::chrono::seconds;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 
 const NumberSpan kEnd{kNoElement, 1};
@@ -79,8 +83,9 @@ TEST_F(AllottedElementsTest, AClosureGetsTheElementsForAsManyRunsAsPossible) {
   EXPECT_THAT(numbers_of(closure), ElementsAre(NumberSpan{0, 7}, kEnd));
   ASSERT_TRUE(is_ready(closure)) << "it is sent again";
   EXPECT_THAT(numbers_of(closure), ElementsAre(NumberSpan{0, 7}, kEnd));
-  EXPECT_TRUE(settle_end(*closure, {.number = kNoElement, .runs = 7}));
-  EXPECT_THAT(numbers_of(closure), ElementsAre(NumberSpan{0, 7}));
+  use_elements_of_runs(*closure, 7, {});
+  EXPECT_THAT(numbers_of(closure), ElementsAre(kEnd)) << "completed runs do not run again";
+  EXPECT_TRUE(settle_end(*closure, {.number = kNoElement}));
   EXPECT_TRUE(ends(closure));
 }
 
@@ -88,8 +93,9 @@ TEST_F(AllottedElementsTest, AClosureGetsOtherElementsInPlaceOfThoseThatDoNotExi
   const auto closure = make(3);
   ASSERT_TRUE(is_ready(closure));
   // A dataset with a filter has fewer elements than its source.
-  EXPECT_TRUE(settle_end(*closure, {.number = 2, .runs = 2}));
-  EXPECT_THAT(numbers_of(closure), ElementsAre(NumberSpan{0, 2}));
+  use_elements_of_runs(*closure, 2, {});
+  EXPECT_THAT(numbers_of(closure), ElementsAre(NumberSpan{2, 1}));
+  EXPECT_TRUE(settle_end(*closure, {.number = 2}));
   EXPECT_TRUE(ends(closure)) << "there is only one range";
 }
 
@@ -134,6 +140,49 @@ TEST_F(AllottedElementsTest, AClosureKeepsTheEpochInWhichItWasScheduled) {
   EXPECT_EQ(editions.size(), 2u);
   use_elements(*before);
   EXPECT_THAT(before->allotted, IsEmpty());
+}
+
+// A faulty worker must not end an epoch.
+TEST_F(AllottedElementsTest, RejectsAnEndBeforeElementsThatExist) {
+  const auto closure = make(3), rest = make(5);
+  ASSERT_TRUE(is_ready(closure));
+  for (const uint64_t number : {0, 2}) {
+    const absl::Status status = check_end(*closure, {.number = number});
+    EXPECT_EQ(error_code(status), ErrorCode::kInternal);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("before elements that exist"));
+  }
+  EXPECT_THAT(std::string(check_end(*closure, {.number = 3}).message()),
+              HasSubstr("at an element that it was not to draw"));
+  EXPECT_FALSE(check_end(*closure, {.number = kNoElement}).ok()) << "it was not allotted the end";
+  EXPECT_FALSE(check_end(*closure, {.draw = 1}).ok());
+  use_elements(*closure);
+  ASSERT_TRUE(is_ready(rest));
+  EXPECT_TRUE(check_end(*rest, {.number = kNoElement}).ok());
+}
+
+TEST_F(AllottedElementsTest, AWorkerThatReportsAWrongEndIsNamed) {
+  const auto closure = make(3);
+  ASSERT_TRUE(is_ready(closure));
+  RunClosuresResponse answer;
+  std::vector<at::Tensor> tensors;
+  set_answer({.result = make_status(ErrorCode::kEndOfData, "the data has ended"),
+              .end = DataEnd{.number = 1},
+              .runs_done = 1},
+             *answer.add_results(), tensors);
+  const PsWatch no_servers({}, Credentials::loopback(), {}, nullptr, nullptr);
+  const ClosureResults sorted =
+      sort_results({closure}, answer, tensors, no_servers, "/job:worker/task:2");
+  ASSERT_EQ(sorted.finished.size(), 1u);
+  EXPECT_EQ(error_origin(sorted.finished[0].result.status()).task, "/job:worker/task:2");
+}
+
+TEST_F(AllottedElementsTest, AcceptsTheEndOfARangeWhoseLengthIsNotKnown) {
+  resource_ = resources_.make_shared(
+      Dataset::range(7).filter([](const at::Tensor& number) { return number.gt(3); }), 1);
+  const auto closure = make(3);
+  ASSERT_TRUE(is_ready(closure));
+  EXPECT_TRUE(check_end(*closure, {.number = 2}).ok());
+  EXPECT_FALSE(check_end(*closure, {.number = 3}).ok());
 }
 
 }  // namespace

@@ -99,8 +99,8 @@ struct Closure {
   // draws.
   std::vector<std::shared_ptr<WorkerResource>> resources;
   std::vector<std::shared_ptr<ElementAccount>> accounts;
-  // Elements of each draw. Empty before the closure is first sent to a worker, and once its
-  // elements were used or returned (allotted_elements.h).
+  // Elements of each draw for the runs that are left. Empty before the closure is first sent to a
+  // worker, and once its elements were used or returned (allotted_elements.h).
   std::vector<AllottedElements> allotted;
   std::shared_ptr<const void> shape;  // Structure of the results (FunctionStep::shape).
   uint64_t seed = 0;
@@ -109,8 +109,9 @@ struct Closure {
   bool sum_results = false;  // True if its result is the sum of the results of its runs.
   std::optional<Time> deadline;
   uint64_t sequence = 0;  // First of `repeat` sequence numbers. Set by the queue.
-  // Number of runs that were completed when the closure found the end of a range. They keep their
-  // elements.
+  uint64_t place = 0;     // Number of closures that were put before it. Set by the queue.
+  // Number of runs that were completed when a worker found elements of new shapes, or the end of a
+  // range. The next attempt continues after them. Less than `repeat`.
   uint32_t runs_done = 0;
   std::vector<at::Tensor> sums;  // Sums of the results of these runs, if they are added up.
   // False if the function accepts the end of the data and the closure found it. Set before the
@@ -127,7 +128,7 @@ struct Closure {
   bool may_have_pushed = false;
   // Counters of the dispatchers, which limit how often a closure is retried.
   int refusals = 0;  // Number of times that a worker rejected it without running it.
-  int captures = 0;  // Number of times that its function was captured again.
+  int captures = 0;  // Number of times that its function was captured again for one run.
   int ends = 0;      // Number of times that it found the end of a worker's own dataset.
 
   // Releases the user's objects and the elements that the closure holds. Called once it will not

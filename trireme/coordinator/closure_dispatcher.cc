@@ -110,7 +110,6 @@ ClosureDispatcher::Returned ClosureDispatcher::disconnect() {
   return closures;
 }
 
-// The closures that were sent are older, so they are put to the front last.
 void ClosureDispatcher::requeue(const Returned& closures) {
   return_elements_of_unsent(closures.unsent);
   context_->queue->put_back_unpushed(closures.unsent);
@@ -208,8 +207,10 @@ bool ClosureDispatcher::dispatch() {
           order.batch = next_batch_++;
           // Made under the lock: once the connection is lost, another worker may run the closures,
           // which releases their tensors.
-          order.run = run_request(context_->introduction.coordinator(),
-                                  context_->queue->watermark(), next_);
+          const uint64_t before = in_flight_.empty() ? 0 : in_flight_.rbegin()->first;
+          order.run =
+              run_request(context_->introduction.coordinator(), context_->queue->watermark(),
+                          {.batch = order.batch, .after = before}, next_);
           in_flight_[order.batch] = {std::exchange(next_, {}), Clock::real().now()};
           batches_ = in_flight_.size();
         }
@@ -342,7 +343,8 @@ void ClosureDispatcher::on_answer(ConnectionId connection, uint64_t batch,
 void ClosureDispatcher::on_results(ConnectionId connection, std::vector<ClosurePtr> closures,
                                    const RunClosuresResponse& answer,
                                    const std::vector<at::Tensor>& tensors) {
-  ClosureResults sorted = sort_results(std::move(closures), answer, tensors, *context_->servers);
+  ClosureResults sorted =
+      sort_results(std::move(closures), answer, tensors, *context_->servers, channel_->task());
   for (auto& [closure, response] : sorted.drawn) {
     on_drawn(connection, std::move(closure), *response);
   }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -43,14 +44,32 @@ class HoldingWorker {
     if (call) call->respond(make_message(RegisterFunctionResponse()));
   }
 
-  RunClosuresResponse run(const RunClosuresRequest& request) {
-    MutexLock lock(mutex_);
+  // Answers a batch, or holds its call until hold_batches(false) is called.
+  void run(ServerCall call) {
+    const auto request = value_or_throw(parse_body<RunClosuresRequest>(call.request()));
     RunClosuresResponse response;
+    MutexLock lock(mutex_);
+    batches_[request.batch()] = request.after();
     for (const ClosureRequest& closure : request.closures()) {
       ran_.push_back(closure.sequence());
       response.add_results();
     }
-    return response;
+    if (!holds_batches_) return call.respond(make_message(response));
+    held_batches_.emplace_back(std::move(call), make_message(response));
+  }
+  void hold_batches(bool hold) {
+    std::vector<std::pair<ServerCall, Message>> held;
+    {
+      MutexLock lock(mutex_);
+      holds_batches_ = hold;
+      if (!hold) held.swap(held_batches_);
+    }
+    for (auto& [call, response] : held) call.respond(std::move(response));
+  }
+  // Returns the batches that it was sent, and for each the one that it follows.
+  std::map<uint64_t, uint64_t> batches() const {
+    MutexLock lock(mutex_);
+    return batches_;
   }
   // Returns the sequences of the closures that it was sent, in order.
   std::vector<uint64_t> ran() const {
@@ -62,6 +81,9 @@ class HoldingWorker {
   mutable Mutex mutex_;
   std::optional<ServerCall> held_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint64_t> ran_ ABSL_GUARDED_BY(mutex_);
+  bool holds_batches_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::pair<ServerCall, Message>> held_batches_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, uint64_t> batches_ ABSL_GUARDED_BY(mutex_);
 };
 
 class HoldingService final : public Service {
@@ -75,9 +97,8 @@ class HoldingService final : public Service {
             {kDisconnectCoordinator, Roles::all(), Repeats::kHarmless, answer_empty},
             {kRegisterFunction, Roles::all(), Repeats::kHarmless,
              [this](ServerCall call) { worker_.hold(std::move(call)); }},
-            make_method<RunClosuresRequest, RunClosuresResponse>(
-                kRunClosures, Roles::all(), Repeats::kHarmless,
-                [this](const RunClosuresRequest& request) { return worker_.run(request); })};
+            {kRunClosures, Roles::all(), Repeats::kHarmless,
+             [this](ServerCall call) { worker_.run(std::move(call)); }}};
   }
 
  private:
@@ -96,6 +117,7 @@ class ClosureDispatcherTest : public testing::Test {
   ClosureDispatcherTest() { dispatcher_->start(); }
   ~ClosureDispatcherTest() override {
     worker_.answer_registration();
+    worker_.hold_batches(false);
     queue_->close(make_status(ErrorCode::kCancelled, "the test has ended"));
     dispatcher_->end();
   }
@@ -155,6 +177,21 @@ TEST_F(ClosureDispatcherTest, DoesNotSendClosuresThatWereAbandonedWhileTheWorker
   EXPECT_EQ(queue_->join(after(kDispatchLimit)), absl::OkStatus());
   EXPECT_EQ(worker_.ran(), std::vector{next->sequence});
   EXPECT_EQ(error_code(queue_->fetch(*abandoned).status()), ErrorCode::kCancelled);
+}
+
+// The worker lets a batch take its turns after the one that it follows.
+TEST_F(ClosureDispatcherTest, NamesTheBatchBeforeUnlessThatWasAnswered) {
+  worker_.hold_batches(true);
+  put();
+  ASSERT_TRUE(wait_until([&] { return worker_.holds_registration(); }, kDispatchLimit));
+  put();
+  worker_.answer_registration();
+  ASSERT_TRUE(wait_until([&] { return worker_.batches().size() == 2; }, kDispatchLimit));
+  worker_.hold_batches(false);
+  EXPECT_EQ(queue_->join(after(kDispatchLimit)), absl::OkStatus());
+  put();
+  EXPECT_EQ(queue_->join(after(kDispatchLimit)), absl::OkStatus());
+  EXPECT_EQ(worker_.batches(), (std::map<uint64_t, uint64_t>{{1, 0}, {2, 1}, {3, 0}}));
 }
 
 }  // namespace

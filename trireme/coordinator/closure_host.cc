@@ -77,8 +77,8 @@ void ClosureHost::drop_resource(uint64_t id) {
 // Resolves the ids of all closures under the lock before any of them runs, so that a batch either
 // runs as a whole or is rejected as a whole. From then on the runs own what they use, and functions
 // and resources may be dropped at any time.
-void ClosureHost::run(std::vector<ReceivedClosure> closures, uint64_t watermark,
-                      std::stop_source stop, ClosureBatch::Done done) {
+void ClosureHost::run(ReceivedBatch received, std::stop_source stop, ClosureBatch::Done done) {
+  std::vector<ReceivedClosure>& closures = received.closures;
   struct Found {
     std::vector<HostedFunctionPtr> functions;
     AllottedSources sources;
@@ -101,19 +101,39 @@ void ClosureHost::run(std::vector<ReceivedClosure> closures, uint64_t watermark,
       found[i].sources = *std::move(sources);
     }
   }
+  if (!refused.ok() || closures.empty()) order_->note_entered(received.number);
   if (!refused.ok()) return done(refused);
   if (closures.empty()) return done(std::vector<RunResult>());
   // The pointer shares ownership of the host: the service evicts hosts that nothing else holds.
   auto batch = std::make_shared<ClosureBatch>(
       std::shared_ptr<ClosureEnvironment>(shared_from_this(), &environment_), batches_,
-      closures.size(), watermark, last, std::move(stop), std::move(done));
+      closures.size(), received.watermark, last, std::move(stop), std::move(done));
   std::vector<std::shared_ptr<ClosureRun>> runs;
   for (size_t i = 0; i < closures.size(); ++i) {
     runs.push_back(std::make_shared<ClosureRun>(batch, i, std::move(found[i].functions),
                                                 std::move(closures[i]),
                                                 std::move(found[i].sources)));
   }
-  for (auto& run : runs) ClosureRun::start(std::move(run));
+  // Closures that take no turns need not wait for those of other batches.
+  if (std::ranges::none_of(runs, [](const auto& run) { return run->takes_turns(); })) {
+    const auto note = [order = order_, number = received.number] { order->note_entered(number); };
+    if (order_->may_enter(received.number, received.after, note)) note();
+    for (const auto& run : runs) run->begin();
+    return;
+  }
+  const auto enter = [order = order_, number = received.number, runs] {
+    std::vector<std::shared_ptr<ClosureRun>> entered;
+    for (const auto& run : runs) {
+      if (ClosureRun::enter(run)) entered.push_back(run);
+    }
+    order->note_entered(number);
+    return entered;
+  };
+  const bool entered = order_->may_enter(received.number, received.after, [enter] {
+    for (const auto& run : enter()) ClosureRun::begin_later(run);
+  });
+  if (!entered) return;
+  for (const auto& run : enter()) run->begin();
 }
 
 bool ClosureHost::is_quick(const std::vector<ReceivedClosure>& closures) {

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "trireme/base/mutex.h"
 #include "trireme/coordinator/allotted_source.h"
+#include "trireme/coordinator/batch_order.h"
 #include "trireme/coordinator/closure_batch.h"
 #include "trireme/coordinator/closure_environment.h"
 #include "trireme/coordinator/ending_executor.h"
@@ -54,10 +55,10 @@ class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
   absl::Status add_resource(uint64_t id, std::shared_ptr<ResourceReader> reader);
   void drop_resource(uint64_t id);
 
-  // Runs a batch. Calls `done` once, when all closures have ended, or at once with NOT_FOUND if a
+  // Runs a batch. Closures that take turns enter after those of the batches that were sent before.
+  // Calls `done` once, when all closures have ended, or at once with NOT_FOUND if a
   // function or a resource is unknown.
-  void run(std::vector<ReceivedClosure> closures, uint64_t watermark, std::stop_source stop,
-           ClosureBatch::Done done);
+  void run(ReceivedBatch received, std::stop_source stop, ClosureBatch::Done done);
   // Returns true if run() is likely to return sooner than another thread can be woken.
   bool is_quick(const std::vector<ReceivedClosure>& closures);
   // Stops the batches below `sequence`. Batches below it that arrive later are stopped too.
@@ -76,6 +77,7 @@ class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
   const std::vector<uint64_t> server_incarnations_;
   ClosureEnvironment environment_;
   RunningBatches batches_;
+  const std::shared_ptr<BatchOrder> order_ = std::make_shared<BatchOrder>();
 
   Mutex mutex_;
   std::map<uint32_t, HostedFunctionPtr> functions_ ABSL_GUARDED_BY(mutex_);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <iterator>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -136,12 +137,11 @@ void ClosureQueue::end_pause() {
   {
     MutexLock lock(mutex_);
     paused_ = false;
-    if (queued_.empty()) {
-      queued_.swap(held_);
-    } else {
-      queued_.insert(queued_.end(), held_.begin(), held_.end());
-      held_.clear();
-    }
+    std::deque<ClosurePtr> all;
+    std::ranges::merge(queued_, held_, std::back_inserter(all), {}, &Closure::place,
+                       &Closure::place);
+    queued_ = std::move(all);
+    held_.clear();
     notify();
   }
   wake_takers();

@@ -95,6 +95,7 @@ absl::Status ClosureQueue::put(const ClosurePtr& closure) {
     while (is_settling() || (closed_.ok() && error_.ok() && is_full(*closure))) wait();
     if (absl::Status error = take_error(); !error.ok()) return error;
     closure->sequence = sequences_.allocate(closure->repeat);
+    closure->place = puts_++;
     deadlines_.add(closure);
     (paused_ ? held_ : queued_).push_back(closure);
     announce = !paused_ && announcer_.note_put(Clock::real().now(), cost_of(*closure));
@@ -149,21 +150,27 @@ std::vector<ClosurePtr> ClosureQueue::take(const std::shared_ptr<ClosureTaker>& 
   return taken;
 }
 
+// Closures return in any order, but run again in the order in which they were put.
+void ClosureQueue::insert_in_order(const ClosurePtr& closure, std::deque<ClosurePtr>& into) {
+  auto place = into.begin();
+  while (place != into.end() && (*place)->place < closure->place) ++place;
+  into.insert(place, closure);
+}
+
 void ClosureQueue::requeue(const std::vector<ClosurePtr>& closures, bool may_have_pushed) {
   if (closures.empty()) return;
   Released released;
   {
     MutexLock lock(mutex_);
-    // In reverse, because each one is pushed to the front.
-    for (auto closure = closures.rbegin(); closure != closures.rend(); ++closure) {
+    for (const ClosurePtr& closure : closures) {
       // Before it is given up, if it was abandoned: its elements then count as used.
-      if (may_have_pushed) (*closure)->may_have_pushed = true;
-      if (!land(*closure, released)) continue;
-      if (may_have_pushed) note_unsettled(**closure);
-      if ((*closure)->result_.has_value()) {
-        released.closures.push_back(*closure);
+      if (may_have_pushed) closure->may_have_pushed = true;
+      if (!land(closure, released)) continue;
+      if (may_have_pushed) note_unsettled(*closure);
+      if (closure->result_.has_value()) {
+        released.closures.push_back(closure);
       } else {
-        (paused_ && !(*closure)->may_have_pushed ? held_ : queued_).push_front(*closure);
+        insert_in_order(closure, paused_ && !closure->may_have_pushed ? held_ : queued_);
       }
     }
     if (!error_.ok() || !closed_.ok()) cancel_queued(released);

@@ -87,7 +87,7 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
   // Returns none if there are no others; the taker is then notified once there are.
   std::vector<ClosurePtr> take(const std::shared_ptr<ClosureTaker>& taker,
                                Duration lasting = kBatchTime, size_t most = kBatchClosures);
-  // Requeues closures at the front, since they are the oldest. They may have pushed updates.
+  // Requeues closures before those that were put after them. They may have pushed updates.
   void put_back(const std::vector<ClosurePtr>& closures) { requeue(closures, true); }
   // Does the same with closures whose worker has answered that it pushed nothing for them.
   void put_back_unpushed(const std::vector<ClosurePtr>& closures) { requeue(closures, false); }
@@ -194,6 +194,7 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
   size_t left() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return waiting() + in_flight_; }
   bool idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return left() == 0; }
   void requeue(const std::vector<ClosurePtr>& closures, bool may_have_pushed);
+  static void insert_in_order(const ClosurePtr& closure, std::deque<ClosurePtr>& into);
   // Returns the error of close(), or the pending error, which stays pending.
   const absl::Status& failure() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return closed_.ok() ? error_ : closed_;
@@ -279,6 +280,7 @@ class ClosureQueue : public std::enable_shared_from_this<ClosureQueue> {
   DeferredCaptures captures_ ABSL_GUARDED_BY(mutex_);
   ClosureDeadlines deadlines_ ABSL_GUARDED_BY(mutex_);
   DecidedSequences sequences_ ABSL_GUARDED_BY(mutex_);
+  uint64_t puts_ ABSL_GUARDED_BY(mutex_) = 0;     // Number of closures put so far.
   uint64_t decided_ ABSL_GUARDED_BY(mutex_) = 0;  // Number of closures decided so far.
   // Watermark at which put() last logged that it waits for the oldest closure.
   uint64_t logged_watermark_ ABSL_GUARDED_BY(mutex_) = 0;

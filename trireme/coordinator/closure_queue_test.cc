@@ -62,6 +62,8 @@ TEST_F(ClosureQueueTest, TakesClosuresInOrderAndRequeuedOnesFirst) {
   EXPECT_EQ(taken, (std::vector{a, b}));
   queue_.put_back(taken);
   EXPECT_EQ(take(3), (std::vector{a, b, c}));
+  for (const auto& closure : {b, a, c}) queue_.put_back({closure});
+  EXPECT_EQ(take(3), (std::vector{a, b, c}));
 }
 
 TEST_F(ClosureQueueTest, LimitsABatchByItsEstimatedTime) {

@@ -40,11 +40,13 @@ absl::StatusOr<Message> create_request(const ResourceRequest& request,
   return make_message(body, std::move(data.tensors));
 }
 
-RunRequest run_request(uint64_t coordinator, uint64_t watermark,
+RunRequest run_request(uint64_t coordinator, uint64_t watermark, BatchNumber number,
                        const std::vector<ClosurePtr>& closures) {
   RunClosuresRequest request;
   request.set_coordinator(coordinator);
   request.set_watermark(watermark);
+  request.set_batch(number.batch);
+  request.set_after(number.after);
   std::vector<at::Tensor> tensors;
   uint64_t answer_bytes = 0;
   for (const ClosurePtr& closure : closures) {
@@ -53,7 +55,13 @@ RunRequest run_request(uint64_t coordinator, uint64_t watermark,
     added->set_function(closure->current->id);
     added->set_seed(closure->seed);
     added->set_step(closure->step);
-    added->set_tensors(append_defined(closure->tensors, tensors, *added->mutable_undefined()));
+    std::vector<at::Tensor> own = closure->tensors;
+    own.insert(own.end(), closure->sums.begin(), closure->sums.end());
+    added->set_tensors(append_defined(std::move(own), tensors, *added->mutable_undefined()));
+    if (closure->runs_done > 0) {
+      added->set_runs_done(closure->runs_done);
+      added->set_sums(static_cast<uint32_t>(closure->sums.size()));
+    }
     // The worker may run any of the variants, so the largest answer counts.
     uint64_t largest = closure->current->answer_bytes;
     if (!closure->resources.empty()) {

@@ -27,8 +27,13 @@ struct RunRequest {
   Message message;
   bool large_response = false;  // True if the answer may be larger than a frame.
 };
+// Number of a batch, and of the one before it that is not answered; 0 for none.
+struct BatchNumber {
+  uint64_t batch = 0;
+  uint64_t after = 0;
+};
 // Makes a request that runs `closures`, which have elements allotted, as one batch.
-RunRequest run_request(uint64_t coordinator, uint64_t watermark,
+RunRequest run_request(uint64_t coordinator, uint64_t watermark, BatchNumber number,
                        const std::vector<ClosurePtr>& closures);
 
 }  // namespace trireme::internal

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,13 +34,16 @@ struct ClosuresThatRan {
   std::vector<ClosurePtr> closures;
   uint64_t runs = 0;
 };
-// Returns the closures without those that found the end of their data at once: they took no time,
-// and would make the others look cheap.
+// Returns the closures without those that completed no run, because they found the end of their
+// data or elements of new shapes at once: they took no time, and would make the others look cheap.
+// Must be called before sort_results(), which notes the runs.
 ClosuresThatRan closures_that_ran(const std::vector<ClosurePtr>& closures,
                                   const RunClosuresResponse& answer);
 
-// Sorts the closures of a batch. `answer` has a result for each of them.
+// Sorts the closures of a batch. `answer` has a result for each of them. `task` is the worker that
+// has answered, named by errors about its answer.
 ClosureResults sort_results(std::vector<ClosurePtr> closures, const RunClosuresResponse& answer,
-                            const std::vector<at::Tensor>& tensors, const PsWatch& servers);
+                            const std::vector<at::Tensor>& tensors, const PsWatch& servers,
+                            const std::string& task);
 
 }  // namespace trireme::internal

@@ -17,6 +17,9 @@
 // that reads from the network would delay other calls. The last push continues in place, as nothing
 // is left to compute.
 //
+// The last push of a repetition also pulls what the next one needs, if that is known and small, so
+// that a step of a small model makes one call to each server instead of two.
+//
 // Pushes are identified by (coordinator, sequence + repetition, round). A closure that runs again,
 // here or on another worker, sends pushes with the same identity, and servers apply each once. If a
 // run was interrupted after it had pushed some repetitions, the next run thus repeats them without
@@ -25,7 +28,10 @@
 // A run draws the elements that the coordinator has allotted to the closure. A run that is
 // cancelled before it has pushed has had no effect, and says so in its answer. A run that draws
 // shapes that no function takes ends with these shapes as its answer. The coordinator captures the
-// function for them and sends the closure again, with the same elements.
+// function for them and sends the closure again, with the same elements. Repetitions that are done
+// do not run again: their number and the sums of their results travel with the answer, and with the
+// closure when it is sent again. They would compute other results, since the variables have changed
+// meanwhile. The same is done when a range of the data ends.
 //
 // A closure that both reads and changes variables waits for its turn before it draws, and keeps the
 // turn until it ends. Every path therefore leads to end(RunResult), which is called exactly once,
@@ -42,14 +48,16 @@ ClosureRun::ClosureRun(std::shared_ptr<ClosureBatch> batch, size_t index,
       function_(functions_[0].get()),
       call_(std::move(call)),
       sources_(std::move(sources)),
+      repetition_(call_.runs_done),
+      sums_(call_.sums, call_.runs_done),
       begun_(call_.may_have_pushed) {}
 
-void ClosureRun::start(std::shared_ptr<ClosureRun> run) {
-  if (run->takes_turns() &&
-      !run->environment().turns.enter([run] { run->continue_with([run] { run->begin(); }); })) {
-    return;
-  }
-  run->begin();
+bool ClosureRun::enter(const std::shared_ptr<ClosureRun>& run) {
+  return !run->takes_turns() || run->environment().turns.enter([run] { begin_later(run); });
+}
+
+void ClosureRun::begin_later(const std::shared_ptr<ClosureRun>& run) {
+  run->continue_with([run] { run->begin(); });
 }
 
 void ClosureRun::begin() {
@@ -61,7 +69,7 @@ void ClosureRun::begin() {
   const auto fits = try_call([&] { return draw(); });
   if (!fits.ok()) return end(fits.status());
   if (!*fits) {
-    return end({.result = std::vector<at::Tensor>(), .drawn = draws_->elements()});
+    return end(with_progress({.result = std::vector<at::Tensor>(), .drawn = draws_->elements()}));
   }
   drawing_ = Clock::real().now() - began;
   if (function_->native != nullptr) return call_native();
@@ -71,7 +79,9 @@ void ClosureRun::begin() {
     return value_or_throw(steps_->pulls());
   });
   if (!pulls.ok()) return end(pulls.status());
+  auto ahead = std::exchange(pulled_ahead_, {});
   if (pulls->empty()) return compute({});
+  if (ahead.function == function_) return compute(std::move(ahead.contents));
   environment().servers->pull(
       *std::move(pulls),
       [self = shared_from_this()](absl::StatusOr<std::vector<at::Tensor>> pulled) {
@@ -160,14 +170,19 @@ void ClosureRun::push(size_t round) {
   consume();
   const PushId id{environment().coordinator, call_.sequence + repetition_,
                   static_cast<uint32_t>(round)};
+  const bool is_last = round + 1 == steps_->rounds();
+  const bool repeats = repetition_ + 1 < call_.repeat;
   const auto sent = try_call([&] {
-    environment().servers->push(
+    environment().servers->push_then_pull(
         steps_->pushes(round),
         {.id = id, .watermark = batch_->watermark(), .lr = steps_->lr(round)},
-        [self = shared_from_this(), round](const absl::Status& status) {
-          if (!status.ok()) return self->end_after_call(status);
-          if (round + 1 == self->steps_->rounds()) return self->push(round + 1);
-          self->continue_with([self, round] { self->push(round + 1); });
+        is_last && repeats ? steps_->next_pulls() : std::vector<PsPull>(),
+        [self = shared_from_this(), round,
+         is_last](absl::StatusOr<std::optional<std::vector<at::Tensor>>> pulled) {
+          if (!pulled.ok()) return self->end_after_call(pulled.status());
+          if (!is_last) return self->continue_with([self, round] { self->push(round + 1); });
+          if (*pulled) self->pulled_ahead_ = {self->function_, **std::move(pulled)};
+          self->push(round + 1);
         });
   });
   if (!sent.ok()) end(sent);
@@ -209,9 +224,15 @@ void ClosureRun::end(const absl::Status& error) {
       .nothing_pushed = !begun_ && error_code(error) == ErrorCode::kCancelled};
   for (size_t i = 0; error_code(error) == ErrorCode::kEndOfData && i < sources_.size(); ++i) {
     const auto& end = sources_[i]->end();
-    if (end) answer.end = DataEnd{i, end->number, end->is_beyond, repetition_, sums_.get()};
+    if (end) answer.end = DataEnd{i, end->number, end->is_beyond};
   }
-  end(std::move(answer));
+  end(answer.end ? with_progress(std::move(answer)) : std::move(answer));
+}
+
+RunResult ClosureRun::with_progress(RunResult answer) const {
+  answer.runs_done = repetition_;
+  if (call_.sum_results) answer.sums = sums_.get();
+  return answer;
 }
 
 void ClosureRun::end(RunResult answer) {

@@ -39,12 +39,16 @@ class ClosureRun : public std::enable_shared_from_this<ClosureRun> {
              std::vector<HostedFunctionPtr> functions, ReceivedClosure call,
              AllottedSources sources);
 
-  // Begins the run on this thread, or later on the executor if the run has to wait for its turn.
-  static void start(std::shared_ptr<ClosureRun> run);
+  // Returns true if the run may begin now. Otherwise it begins on the executor when it has its
+  // turn.
+  static bool enter(const std::shared_ptr<ClosureRun>& run);
+  bool takes_turns() const { return functions_[0]->takes_turns; }
+  // Begin the run on this thread, and on the executor.
+  void begin();
+  static void begin_later(const std::shared_ptr<ClosureRun>& run);
 
  private:
   ClosureEnvironment& environment() const { return batch_->environment(); }
-  bool takes_turns() const { return functions_[0]->takes_turns; }
   uint64_t seed() const;
   // Returns a token that stops the run: by any request once it has begun to push, and before that
   // also by a request to stop before the push.
@@ -53,7 +57,6 @@ class ClosureRun : public std::enable_shared_from_this<ClosureRun> {
   }
   bool stopped() const { return stop_token().stop_requested(); }
 
-  void begin();
   // Draws the elements of this repetition and selects the function that takes them. Returns false
   // if no function does.
   bool draw();
@@ -71,6 +74,8 @@ class ClosureRun : public std::enable_shared_from_this<ClosureRun> {
   void end_after_call(const absl::Status& error);
   void end(const absl::Status& error);
   void end(RunResult answer);
+  // Adds the repetitions that are done and their sums to an answer of a run that did not end.
+  RunResult with_progress(RunResult answer) const;
 
   // Runs the work on the executor. Ends the closure if the executor has ended.
   void continue_with(Work work);
@@ -86,13 +91,19 @@ class ClosureRun : public std::enable_shared_from_this<ClosureRun> {
   const HostedFunction* function_;  // The element of `functions_` that this repetition uses.
   const ReceivedClosure call_;
   const AllottedSources sources_;
-  uint32_t repetition_ = 0;  // Number of repetitions that are done.
-  ResultSums sums_;          // Sums of their results, if the closure adds them up.
+  uint32_t repetition_;  // Number of repetitions that are done.
+  ResultSums sums_;      // Sums of their results, if the closure adds them up.
   // True once the closure may have had an effect: it has pushed, or has used elements in an earlier
   // repetition. From then on it runs to its end.
   bool begun_;
   std::optional<Draws> draws_;      // Elements that are drawn and not consumed.
   std::optional<Time> turn_began_;  // Time at which the run first began.
+  // Variables that the last push has read for the next repetition.
+  struct PulledAhead {
+    const HostedFunction* function = nullptr;  // The function that needs them; null if none.
+    std::vector<at::Tensor> contents = {};
+  };
+  PulledAhead pulled_ahead_;
   Duration drawing_ = {};           // Time that this repetition took to draw.
   Duration busy_ = {};              // Time of all repetitions for drawing and operators.
   std::optional<PsStepRun> steps_;  // State of this repetition.

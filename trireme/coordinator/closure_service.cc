@@ -40,6 +40,10 @@ void set_answer(const RunResult& answer, ClosureResponse& result,
     ClosureResponse::Drawn* drawn = result.add_drawn();
     for (const Element& element : elements) set_shape(element, *drawn->add_elements());
   }
+  if (!answer.drawn.empty() || answer.end) {
+    result.set_runs_done(answer.runs_done);
+    result.set_tensors(append_defined(answer.sums, message, *result.mutable_undefined()));
+  }
   if (!answer.drawn.empty()) return;
   if (answer.result.ok()) {
     result.set_tensors(append_defined(*answer.result, message, *result.mutable_undefined()));
@@ -54,8 +58,6 @@ void set_answer(const RunResult& answer, ClosureResponse& result,
   result.mutable_end()->set_draw(static_cast<uint32_t>(answer.end->draw));
   result.mutable_end()->set_number(answer.end->number);
   result.mutable_end()->set_is_beyond(answer.end->is_beyond);
-  result.mutable_end()->set_runs(answer.end->runs);
-  result.set_tensors(append_defined(answer.end->sums, message, *result.mutable_undefined()));
 }
 
 ClosureResult result_of(const ClosureResponse& result, TensorReader& reader) {
@@ -366,11 +368,17 @@ class ClosureService final : public Service {
   void run(const RunClosuresRequest& request, ServerCall call) {
     auto host = host_of(request.coordinator());
     if (!host.ok()) return call.respond(host.status());
-    std::vector<ReceivedClosure> closures;
+    internal::ReceivedBatch batch{.closures = {},
+                                  .watermark = request.watermark(),
+                                  .number = request.batch(),
+                                  .after = request.after()};
     internal::TensorReader reader(std::move(call.request().tensors));
     for (const ClosureRequest& asked : request.closures()) {
       auto tensors = reader.next(asked.tensors(), asked.undefined());
       if (!tensors.ok()) return call.respond(tensors.status());
+      const auto first_sum = tensors->end() - std::min<size_t>(asked.sums(), tensors->size());
+      std::vector<at::Tensor> sums(first_sum, tensors->end());
+      tensors->erase(first_sum, tensors->end());
       std::vector<uint64_t> resources;
       std::vector<std::vector<internal::NumberSpan>> numbers;
       for (const ClosureRequest::Draw& draw : asked.draws()) {
@@ -379,25 +387,26 @@ class ClosureService final : public Service {
         if (!spans.ok()) return call.respond(spans.status());
         numbers.push_back(*std::move(spans));
       }
-      closures.push_back(
-          {.sequence = asked.sequence(),
-           .function = asked.function(),
-           .seed = asked.seed(),
-           .step = asked.step(),
-           .tensors = *std::move(tensors),
-           .resources = std::move(resources),
-           .numbers = std::move(numbers),
-           .variants = {asked.variants().begin(), asked.variants().end()},
-           .repeat = std::clamp<uint32_t>(asked.repeat(), 1, internal::kMostRepetitions),
-           .may_have_pushed = asked.may_have_pushed(),
-           .sum_results = asked.sum_results()});
+      const uint32_t repeat = std::clamp<uint32_t>(asked.repeat(), 1, internal::kMostRepetitions);
+      batch.closures.push_back({.sequence = asked.sequence(),
+                                .function = asked.function(),
+                                .seed = asked.seed(),
+                                .step = asked.step(),
+                                .tensors = *std::move(tensors),
+                                .resources = std::move(resources),
+                                .numbers = std::move(numbers),
+                                .variants = {asked.variants().begin(), asked.variants().end()},
+                                .repeat = repeat,
+                                .may_have_pushed = asked.may_have_pushed(),
+                                .sum_results = asked.sum_results(),
+                                .runs_done = std::min(asked.runs_done(), repeat - 1),
+                                .sums = std::move(sums)});
     }
     auto answer = std::make_shared<BatchAnswer>(std::move(call));
-    const bool quick = (*host)->is_quick(closures);
-    auto work = [host = *std::move(host), closures = std::move(closures), answer,
-                 watermark = request.watermark()]() mutable {
+    const bool quick = (*host)->is_quick(batch.closures);
+    auto work = [host = *std::move(host), batch = std::move(batch), answer]() mutable {
       host->run(
-          std::move(closures), watermark, answer->stop(),
+          std::move(batch), answer->stop(),
           [answer](absl::StatusOr<std::vector<RunResult>> answers) { answer->respond(answers); });
     };
     if (quick) return work();

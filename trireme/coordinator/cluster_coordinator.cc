@@ -14,6 +14,7 @@
 #include "trireme/coordinator/worker_resources.h"
 #include "trireme/data/ranges.h"
 #include "trireme/ps/pausable.h"
+#include "trireme/rpc/blocking_work.h"
 #include "trireme/rpc/timer.h"
 
 // The parts of a coordinator, and how they work together:
@@ -200,7 +201,11 @@ ClusterCoordinator::ClusterCoordinator(const ParameterServerStrategy& strategy,
                                        const ClusterCoordinatorOptions& options)
     : impl_(std::make_unique<Impl>(strategy, options)) {}
 
-ClusterCoordinator::~ClusterCoordinator() = default;
+// A function of a closure may hold the last handle of the coordinator, and is released by a thread
+// that handles answers.
+ClusterCoordinator::~ClusterCoordinator() {
+  internal::run_blocking([impl = std::move(impl_)]() mutable { impl.reset(); });
+}
 
 void ClusterCoordinator::check_usable(const ClosureOptions& options, bool own_iterators) {
   if (options.repeat < 1 || options.repeat > static_cast<int>(internal::kMostRepetitions)) {

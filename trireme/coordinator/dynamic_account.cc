@@ -15,9 +15,7 @@
 namespace trireme::internal {
 namespace {
 
-RangeSizes sizes_of(const Dataset& dataset, uint64_t epochs) {
-  const DatasetRanges ranges =
-      value_or_throw(DatasetRanges::create(Access<Dataset>::last(dataset)));
+RangeSizes sizes_of(const DatasetRanges& ranges, uint64_t epochs) {
   RangeSizes sizes{
       .most_elements = [ranges](uint64_t range) { return ranges.most_elements(range); },
       .epochs = epochs == 0 ? std::numeric_limits<uint64_t>::max() : epochs};
@@ -31,9 +29,10 @@ DynamicAccount::DynamicAccount(uint64_t resource, uint64_t seed, Dataset dataset
     : ElementAccount(resource),
       dataset_(std::move(dataset)),
       epochs_(epochs),
+      sizes_(value_or_throw(DatasetRanges::create(Access<Dataset>::last(dataset_)))),
       edition_(new_resource_id()),
       seed_(seed),
-      ranges_(sizes_of(dataset_, epochs)) {}
+      ranges_(sizes_of(sizes_, epochs)) {}
 
 void DynamicAccount::release_worker(int worker) {
   MutexLock lock(mutex_);
@@ -92,6 +91,12 @@ void DynamicAccount::put_back(const AllottedElements& elements) {
     if (some_exist || !ranges_.has_taken()) callbacks.swap(waiting_);
   }
   call_all(std::move(callbacks));
+}
+
+bool DynamicAccount::exists(uint64_t number) const {
+  if (number == kNoElement || !sizes_.are_exact()) return false;
+  const RangePlace place = place_of(number);
+  return place.index < sizes_.most_elements(static_cast<int64_t>(place.range));
 }
 
 bool DynamicAccount::note_end(const AllottedElements& elements, uint64_t number, bool is_beyond) {

@@ -12,6 +12,7 @@
 #include "trireme/base/mutex.h"
 #include "trireme/coordinator/element_account.h"
 #include "trireme/coordinator/range_account.h"
+#include "trireme/data/ranges.h"
 
 namespace trireme::internal {
 
@@ -35,6 +36,7 @@ class DynamicAccount final : public ElementAccount {
   bool can_keep(const AllottedElements& elements) const override;
   void note_used(const AllottedElements& elements) override;
   void put_back(const AllottedElements& elements) override;
+  bool exists(uint64_t number) const override;
   bool note_end(const AllottedElements& elements, uint64_t number, bool is_beyond) override;
   void on_change(uint64_t changes, std::function<void()> callback) override;
   void notify() override;
@@ -55,6 +57,7 @@ class DynamicAccount final : public ElementAccount {
 
   const Dataset dataset_;
   const uint64_t epochs_;
+  const DatasetRanges sizes_;
   mutable Mutex mutex_;
   uint64_t edition_ ABSL_GUARDED_BY(mutex_);
   uint64_t seed_ ABSL_GUARDED_BY(mutex_);

@@ -82,6 +82,8 @@ class ElementAccount {
   // of earlier editions are ignored.
   virtual void note_used(const AllottedElements& elements) = 0;
   virtual void put_back(const AllottedElements& elements) = 0;
+  // Returns true if there certainly is an element with this number, which was allotted.
+  virtual bool exists(uint64_t /*number*/) const { return false; }
   // Notes that a worker found no element with this number. If `is_beyond` is true, its whole range
   // does not exist. Returns true if there may be other elements in its place.
   virtual bool note_end(const AllottedElements& elements, uint64_t number, bool is_beyond) = 0;

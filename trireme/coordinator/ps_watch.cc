@@ -100,26 +100,31 @@ void PsWatch::check_and_requeue(const absl::Status& error, int worker,
 
 void PsWatch::check_server(const absl::Status& error, Done done) {
   const int server = server_of(error);
-  health_checker_->check(
-      channels_[server], incarnations_[server],
-      {.limit = after(kServerCheckTimeout),
-       .unreachable_time = Duration::zero(),
-       .fails_if_refused = true},
-      [queue = queue_, task = channels_[server]->task(),
-       done = std::move(done)](const absl::Status& answer) mutable {
-        if (!indicates_lost_task(answer)) return done(false);
-        const absl::Status lost = make_status(
-            ErrorCode::kDataLoss,
-            absl::StrCat("the parameter server is lost, together with its variables: ",
-                         std::string(answer.message()),
-                         ". Start this ps task again, then the program, which continues from its "
-                         "newest checkpoint if it calls CheckpointManager::restore_or_initialize() "
-                         "before it trains, and begins afresh without one"),
-            {task, ""});
-        if (queue->status().ok()) log_error(describe(lost));
-        queue->close(lost);
-        done(true);
-      });
+  health_checker_->check(channels_[server], incarnations_[server],
+                         {.limit = after(kServerCheckTimeout),
+                          .unreachable_time = Duration::zero(),
+                          .fails_if_refused = true},
+                         [queue = queue_, task = channels_[server]->task(),
+                          done = std::move(done)](const absl::Status& answer) mutable {
+                           if (!indicates_lost_task(answer)) return done(false);
+                           const absl::Status lost = lost_server(task, answer);
+                           if (queue->status().ok()) log_error(describe(lost));
+                           queue->close(lost);
+                           done(true);
+                         });
+}
+
+absl::Status lost_server(const std::string& task, const absl::Status& answer) {
+  return make_status(
+      ErrorCode::kDataLoss,
+      absl::StrCat("the parameter server is lost, together with its variables: ",
+                   std::string(answer.message()),
+                   ". Start this ps task again, then the program, as `trireme launch --restart` "
+                   "does. The program continues from its newest checkpoint if its fit() has the "
+                   "callback BackupAndRestore, or if it calls "
+                   "CheckpointManager::restore_or_initialize() before it trains; otherwise it "
+                   "begins afresh"),
+      {task, ""});
 }
 
 }  // namespace trireme::internal

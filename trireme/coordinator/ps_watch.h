@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -56,5 +57,8 @@ class PsWatch {
 
 // Returns true if the error of a call says that the task cannot be reached or has restarted.
 bool indicates_lost_task(const absl::Status& error);
+
+// Returns the error for a parameter server that is lost, as the answer to a health check says.
+absl::Status lost_server(const std::string& task, const absl::Status& answer);
 
 }  // namespace trireme::internal

@@ -22,11 +22,21 @@ struct ReceivedClosure {
   uint64_t step = 0;
   std::vector<at::Tensor> tensors;               // Inputs that are not drawn, then variables.
   std::vector<uint64_t> resources;               // Id of the iterator of each draw.
-  std::vector<std::vector<NumberSpan>> numbers;  // Elements of each draw, for all repetitions.
+  std::vector<std::vector<NumberSpan>> numbers;  // Elements of each draw, for the repetitions left.
   std::vector<uint32_t> variants;                // Ids of functions for elements of other shapes.
   uint32_t repeat = 1;
   bool may_have_pushed = false;  // True if an earlier run of it may have pushed updates.
   bool sum_results = false;      // True to add up the results of the repetitions.
+  uint32_t runs_done = 0;        // Number of repetitions that an earlier attempt has completed.
+  std::vector<at::Tensor> sums = {};  // Sums of the results of these, if they are added up.
+};
+
+// A batch that a worker has received.
+struct ReceivedBatch {
+  std::vector<ReceivedClosure> closures;
+  uint64_t watermark = 0;  // Sequence below which all closures are decided.
+  uint64_t number = 0;     // Number of the batch.
+  uint64_t after = 0;      // Number of the batch that was sent before it; 0 if it was answered.
 };
 
 // The end of the data that a closure found.
@@ -34,9 +44,6 @@ struct DataEnd {
   size_t draw = 0;         // Index of the draw.
   uint64_t number = 0;     // Number of the element that does not exist.
   bool is_beyond = false;  // True if the whole range of the element does not exist.
-  uint32_t runs = 0;       // Number of runs that the closure completed before.
-  // Sums of the results of these runs, if the closure adds them up.
-  std::vector<at::Tensor> sums = {};
 };
 
 // A worker's answer to a ReceivedClosure.
@@ -49,6 +56,10 @@ struct RunResult {
   bool nothing_pushed = false;
   // Set if `result` is that there are no more elements.
   std::optional<DataEnd> end = std::nullopt;
+  // Number of repetitions that are completed, those of earlier attempts included, and the sums of
+  // their results, if the closure adds them up. Set if `drawn` or `end` is.
+  uint32_t runs_done = 0;
+  std::vector<at::Tensor> sums = {};
   // Time for which the closure kept others from running: the time for drawing and operators, or,
   // for a closure that takes turns, the time of its turn.
   Duration busy = {};

@@ -48,13 +48,14 @@ absl::Status ResultSums::add(std::vector<at::Tensor> results) {
     }
     if (!results[i].defined()) continue;
     // The tensors of the first run belong to the function, which may return a variable or an
-    // element.
-    if (runs_ == 2) {
-      sums_[i] = sums_[i].add(results[i]);
-    } else {
+    // element, and those of earlier attempts to a message.
+    if (owns_sums_) {
       sums_[i].add_(results[i]);
+    } else {
+      sums_[i] = sums_[i].add(results[i]);
     }
   }
+  owns_sums_ = true;
   return absl::OkStatus();
 }
 

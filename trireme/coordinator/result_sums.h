@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,6 +13,10 @@ namespace trireme::internal {
 // Adds up the results of a function that runs several times, tensor by tensor. Not thread-safe.
 class ResultSums {
  public:
+  ResultSums() = default;
+  // Continues with the sums of earlier runs, which stay unchanged.
+  ResultSums(std::vector<at::Tensor> sums, uint32_t runs) : sums_(std::move(sums)), runs_(runs) {}
+
   // Adds the results of a run. Fails if they differ from those of earlier runs in number, shape or
   // dtype. Throws what LibTorch throws.
   absl::Status add(std::vector<at::Tensor> results);
@@ -19,7 +25,8 @@ class ResultSums {
 
  private:
   std::vector<at::Tensor> sums_;
-  int runs_ = 0;
+  uint32_t runs_ = 0;
+  bool owns_sums_ = false;  // True once nothing else uses the tensors in `sums_`.
 };
 
 }  // namespace trireme::internal

@@ -33,6 +33,15 @@ TEST(ResultSums, LeavesTheResultsOfRunsUnchanged) {
   EXPECT_TRUE(sums.get()[0].equal(at::full({3}, 5.f)));
 }
 
+TEST(ResultSums, ContinuesWithTheSumsOfEarlierRuns) {
+  const Tensors earlier = {at::full({2}, 7)};
+  ResultSums sums(earlier, 3);
+  for (int run = 0; run < 2; ++run) ASSERT_TRUE(sums.add({at::ones({2}, at::kLong)}).ok());
+  EXPECT_TRUE(sums.get()[0].equal(at::full({2}, 9)));
+  EXPECT_TRUE(earlier[0].equal(at::full({2}, 7)));
+  EXPECT_EQ(sums.add({}).message().substr(0, 6), "run 6 ");
+}
+
 TEST(ResultSums, RejectsResultsThatDiffer) {
   const auto problem = [](const Tensors& first, const Tensors& second) {
     ResultSums sums;

@@ -79,6 +79,27 @@ class SumResults : public testing::Test {
   ClusterCoordinator coordinator_{strategy_};
 };
 
+// Steps that return how many steps have run before them. With one worker, the sum over all steps
+// shows whether one of them computed its result a second time, on variables that had changed.
+class SumsOfOneWorker : public SumResults {
+ protected:
+  SumsOfOneWorker() { coordinator_.update_workers(cluster_.spec_with_workers({0})); }
+
+  // Returns the sum of the numbers of steps that `steps` steps find.
+  static int64_t expected(int64_t steps) { return steps * (steps - 1) / 2; }
+
+  std::function<void(const Tensor& element)> on_capture_;  // May be null.
+  const Function<Tensors(Iterator&)> count_ =
+      function("count", std::function<Tensors(Iterator&)>([this](Iterator& data) -> Tensors {
+                 const auto element = data.next_optional();
+                 if (!element) return {};
+                 if (on_capture_) on_capture_((*element)[0]);
+                 const Tensor before = total_->read() + 0;
+                 total_->assign_add(torch::ones({}, torch::kInt64));
+                 return {before, (*element)[0].sum()};
+               }));
+};
+
 TEST_F(SumResults, AddsTheResultsOfAllRuns) {
   coordinator_.update_workers(cluster_.spec_with_workers({0}));
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(1, 101));
@@ -144,6 +165,58 @@ TEST_F(SumResults, ElementsOfALostWorkerAreAddedOnce) {
   for (const auto& value : values) all.push_back(sums_of(value));
   EXPECT_EQ(total_of(all), (Sums{kEpochs * kSumOfNumbers, kEpochs * (3 * 37 + 32)}));
   EXPECT_EQ(total(), kEpochs * kSumOfNumbers);
+}
+
+TEST_F(SumsOfOneWorker, ContinuesAfterElementsOfAnotherShape) {
+  const auto data = coordinator_.create_per_worker_dataset(Dataset::range(10).batch(4));
+  const Tensors sums = ClusterCoordinator::fetch(
+      coordinator_.schedule({.repeat = 3, .sum_results = true}, count_, data.iterator()));
+  EXPECT_EQ(sums.at(0).item<int64_t>(), expected(3)) << "the last batch is smaller";
+  EXPECT_EQ(sums.at(1).item<int64_t>(), 45);
+  EXPECT_EQ(total(), 3);
+}
+
+// How many elements a filter leaves of a range is seen only where the range ends.
+TEST_F(SumsOfOneWorker, ContinuesAfterRangesThatEnd) {
+  constexpr int64_t kLeft = kSummands / 2;
+  const auto data = coordinator_.create_per_worker_dataset(
+      Dataset::range(kSummands).filter([](const Tensor& x) { return x.remainder(2) == 0; }),
+      {.shard = Shard::kDynamic});
+  std::vector<RemoteValue<Tensors>> values;
+  for (int i = 0; i < 60; ++i) {
+    values.push_back(
+        coordinator_.schedule({.repeat = 10, .sum_results = true}, count_, data.iterator()));
+  }
+  coordinator_.join(kSumsLimit);
+  int64_t before = 0, numbers = 0;
+  for (const auto& value : values) {
+    if (!value.has_value()) continue;
+    const Tensors sums = ClusterCoordinator::fetch(value);
+    before += sums.at(0).item<int64_t>();
+    numbers += sums.at(1).item<int64_t>();
+  }
+  EXPECT_EQ(before, expected(kLeft));
+  EXPECT_EQ(numbers, 2 * expected(kLeft));
+  EXPECT_EQ(total(), kLeft);
+}
+
+// The worker is lost while the function is captured for the last batch. Its successor continues
+// with the sums that the coordinator has.
+TEST_F(SumsOfOneWorker, ContinuesOnAnotherWorker) {
+  bool lost = false;
+  on_capture_ = [&](const Tensor& element) {
+    if (lost || element.size(0) != 2) return;
+    lost = true;
+    cluster_.kill({"worker", 0});
+    cluster_.start({"worker", 0});
+  };
+  const auto data = coordinator_.create_per_worker_dataset(Dataset::range(10).batch(4));
+  const Tensors sums = ClusterCoordinator::fetch(
+      coordinator_.schedule({.repeat = 3, .sum_results = true}, count_, data.iterator()));
+  EXPECT_TRUE(lost);
+  EXPECT_EQ(sums.at(0).item<int64_t>(), expected(3));
+  EXPECT_EQ(sums.at(1).item<int64_t>(), 45);
+  EXPECT_EQ(total(), 3);
 }
 
 std::atomic<int> calls_of_one = 0;

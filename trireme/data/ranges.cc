@@ -134,6 +134,13 @@ int64_t DatasetRanges::count() const {
   return source_->count / rows_ + (source_->count % rows_ == 0 ? 0 : 1);
 }
 
+bool DatasetRanges::are_exact() const {
+  const auto keeps_count = [](const DatasetStepPtr& step) {
+    return !step->def.has_filter() && !step->def.has_interleave();
+  };
+  return !source_->def.has_files() && std::ranges::all_of(steps_, keeps_count);
+}
+
 int64_t DatasetRanges::rows(int64_t range) const {
   if (source_->count != kUnknownCount) {
     return std::clamp<int64_t>(source_->count - begin(range), 0, rows_);

@@ -40,6 +40,9 @@ class DatasetRanges {
 
   // Returns the number of ranges, or kUnknownCount if only reading the file shows it.
   int64_t count() const;
+  // Returns true if each range has exactly most_elements(), since the source is in memory and each
+  // step keeps the number of elements, or joins them into batches.
+  bool are_exact() const;
   // Returns the number of elements of a range. It may have fewer if the dataset has a filter(), or
   // if the length of its file is not known.
   uint64_t most_elements(int64_t range) const;

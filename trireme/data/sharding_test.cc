@@ -313,10 +313,11 @@ TEST(InputContext, IsChecked) {
   }
   EXPECT_EQ((InputContext{.num_replicas_in_sync = 4}.get_per_replica_batch_size(32)), 8);
   for (int replicas : {5, 0}) {
-    EXPECT_THAT(error_text([&] {
-                  InputContext{.num_replicas_in_sync = replicas}.get_per_replica_batch_size(32);
-                }),
-                HasSubstr("a global batch of 32 cannot be divided"));
+    EXPECT_EQ(error_text([&] {
+                InputContext{.num_replicas_in_sync = replicas}.get_per_replica_batch_size(32);
+              }),
+              "a global batch of 32 cannot be divided among " + std::to_string(replicas) +
+                  " replicas; make it a multiple of that number");
   }
 }
 

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
+#include <future>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -13,9 +15,11 @@
 #include "trireme/coordinator/cluster_coordinator.h"
 #include "trireme/distribute/strategy_kind.h"
 #include "trireme/function/variable.h"
+#include "trireme/ps/job_list.h"
 #include "trireme/rpc/temporary_folder.h"
 #include "trireme/testing/error_of.h"
 #include "trireme/testing/in_process_test_cluster.h"
+#include "trireme/testing/wait_until.h"
 #include "trireme/train/checkpoint_manager.h"
 
 namespace trireme {
@@ -29,6 +33,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
+
+constexpr auto kEndTime = std::chrono::seconds(20);
 
 internal::StrategyKind& kind_of(const Strategy& strategy) {
   return internal::Access<Strategy>::kind(strategy);
@@ -311,6 +317,33 @@ TEST_F(MakeStrategy, ALostParameterServerIsPsLost) {
   EXPECT_THROW(lost.wait(), PsLost);
   EXPECT_THROW(runner->join(), PsLost);
   EXPECT_THROW(runner->run(step, data, 5), PsLost);
+}
+
+// The closures are queued until the program has dropped everything, so that an answer releases the
+// last handle of the strategy. Its end must not block the thread that handles answers.
+TEST_F(MakeStrategy, EndsWithTheLastStepOfAFunctionThatHoldsIt) {
+  const TaskId ps{"ps", 0}, workers[] = {{"worker", 0}, {"worker", 1}};
+  Channel channel({.address = cluster_.spec().address(ps), .task = ps.to_string()});
+  const auto jobs = [&] { return value_or_throw(list_jobs(channel, after(kEndTime))).size(); };
+  // The answers that the end waits for may arrive on any of several threads.
+  for (int i = 0; i < 4; ++i) {
+    for (const TaskId& worker : workers) cluster_.kill(worker);
+    std::promise<void> released;
+    {
+      const Strategy strategy = make_strategy(me_, "ps");
+      const auto runner = kind_of(strategy).runner();
+      // Destroyed after the strategy, since it is captured before.
+      const std::shared_ptr<void> last(nullptr, [&](void*) { released.set_value(); });
+      const auto step =
+          step_function("step", [last, strategy](const Tensors& batch) { return batch; });
+      runner->run(step, runner->open_shared(Dataset::range(100), 1), 5);
+    }
+    EXPECT_EQ(jobs(), 1u);
+    for (const TaskId& worker : workers) cluster_.start(worker);
+    ASSERT_EQ(released.get_future().wait_for(kEndTime), std::future_status::ready)
+        << "a thread that handles answers is blocked";
+    EXPECT_TRUE(wait_until([&] { return jobs() == 0; }, kEndTime)) << "the strategy does not end";
+  }
 }
 
 }  // namespace

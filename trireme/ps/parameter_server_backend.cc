@@ -18,6 +18,7 @@
 #include "trireme/optim/update_rule.h"
 #include "trireme/ps/parameter_servers.h"
 #include "trireme/ps/ps_step_run.h"
+#include "trireme/rpc/blocking_work.h"
 #include "trireme/rpc/timer.h"
 
 // A step runs in the program itself: the backend pulls the variables that the step reads, replays
@@ -386,9 +387,13 @@ std::shared_ptr<internal::ParameterServerBackend> connect(const ClusterSpec& spe
       {.id = options.job, .resume = options.resume, .keep = options.keep, .lease = options.lease},
       deadline));
   const int servers = client->servers();
-  return std::make_shared<internal::ParameterServerBackend>(
+  auto backend = std::make_unique<internal::ParameterServerBackend>(
       std::move(client), ShardPlacer(servers, options.placement, options.partitioner),
       options.largest_whole_gradient);
+  // A callback may hold the last reference.
+  return {backend.release(), [](internal::ParameterServerBackend* last) {
+            internal::run_blocking([last] { delete last; });
+          }};
 }
 
 }  // namespace

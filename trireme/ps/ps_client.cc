@@ -422,4 +422,26 @@ absl::StatusOr<std::vector<ShardVersions>> PsClient::push_with_versions(
       });
 }
 
+void PsClient::push_then_pull(const std::vector<PsPush>& pushes, const PushOptions& options,
+                              std::vector<PsPull> pulls,
+                              Done<std::optional<std::vector<at::Tensor>>> done) {
+  absl::StatusOr<ShardedPush> push = ShardedPush::split(pushes);
+  if (!push.ok()) return done(push.status());
+  absl::StatusOr<ShardedPull> pull = ShardedPull::split(std::move(pulls));
+  if (!pull.ok()) return done(pull.status());
+  const bool pulls_too = push->add(*pull);
+  const CallOptions call = call_options(push->bytes(), /*large_response=*/false);
+  call_all(kPushVariables, make_calls(push->make_requests(options), call),
+           [servers = push->servers(), pull = *std::move(pull), pulls_too,
+            done = std::move(done)](absl::StatusOr<Responses> responses) mutable {
+             if (!responses.ok()) return done(responses.status());
+             if (!pulls_too) return done(std::optional<std::vector<at::Tensor>>());
+             Responses read;
+             for (size_t i = 0; i < servers.size(); ++i) {
+               if (pull.handles(servers[i])) read.push_back(std::move((*responses)[i]));
+             }
+             done(pull.assemble(read));
+           });
+}
+
 }  // namespace trireme

@@ -135,6 +135,12 @@ class PsClient {
   absl::StatusOr<std::vector<ShardVersions>> push_with_versions(const std::vector<PsPush>& pushes,
                                                                 const PushOptions& options);
 
+  // Does the same as push(), and reads variables after it, in the same calls. Returns their
+  // contents in the order of `pulls`; nothing if they cannot be read in these calls, because some
+  // are pulled by rows, are large, or are on servers to which nothing is pushed.
+  void push_then_pull(const std::vector<PsPush>& pushes, const PushOptions& options,
+                      std::vector<PsPull> pulls, Done<std::optional<std::vector<at::Tensor>>> done);
+
   // Registers a writer with all servers, and removes it again. Servers accept pushes of a writer
   // only between the two. end_writer() does not retry, so that a lost server does not delay it.
   absl::Status begin_writer(uint64_t writer);

@@ -47,6 +47,16 @@ at::Tensor ids(std::vector<int64_t> values) {
   return at::tensor(values, at::kLong);
 }
 
+// Pushes and pulls in the same calls.
+absl::StatusOr<std::optional<std::vector<at::Tensor>>> push_then_pull(
+    PsClient& client, const std::vector<PsPush>& pushes, const PushId& id,
+    std::vector<PsPull> pulls) {
+  std::promise<absl::StatusOr<std::optional<std::vector<at::Tensor>>>> pulled;
+  client.push_then_pull(pushes, {.id = id}, std::move(pulls),
+                        [&](auto result) { pulled.set_value(std::move(result)); });
+  return pulled.get_future().get();
+}
+
 TEST(PsClient, PullsAndPushesWholeVariables) {
   TestServers servers(3);
   const auto client = servers.client();
@@ -313,6 +323,47 @@ TEST(PsClient, ErrorsNameTaskAndVariable) {
             "variable 'w': row 4 does not exist; it has 4 rows");
   servers.start(0);
   EXPECT_EQ(error_code(client->pull({{w}}).status()), ErrorCode::kIncarnationChanged);
+}
+
+TEST(PsClient, PullsAfterAPushInTheSameCalls) {
+  TestServers servers(2);
+  const auto client = servers.client();
+  const PsVariable sharded = make(*client, "sharded", at::zeros({4, 3}), 2);
+  const PsVariable medium = make(*client, "medium", at::zeros({200, 100}));  // more than a block
+  throw_if_error(client->begin_writer(kWriter));
+  const std::vector<PsPush> pushes = {{sharded, Kind::kAdd, {}, at::ones({4, 3})},
+                                      {medium, Kind::kAdd, {}, at::ones({200, 100})}};
+  const uint64_t pulls = servers.calls("Pull"), calls = servers.calls("Push");
+  for (int times = 1; times <= 2; ++times) {  // The second is a repetition of the same push.
+    const auto pulled = value_or_throw(
+        push_then_pull(*client, pushes, {kWriter, 1, 0}, {{medium}, {sharded}, {medium}}));
+    ASSERT_TRUE(pulled.has_value());
+    ASSERT_EQ(pulled->size(), 3u);
+    EXPECT_TRUE(pulled->at(0).equal(at::ones({200, 100})));
+    EXPECT_TRUE(pulled->at(1).equal(at::ones({4, 3})));
+    EXPECT_TRUE(pulled->at(2).equal(at::ones({200, 100})));
+  }
+  EXPECT_EQ(servers.calls("Pull"), pulls);
+  EXPECT_EQ(servers.calls("Push"), calls + 4);
+}
+
+TEST(PsClient, PushesOnlyIfTheSameCallsCannotPull) {
+  TestServers servers(2);
+  const auto client = servers.client();
+  const PsVariable first = make(*client, "first", at::zeros({2}));
+  const PsVariable second = make(*client, "second", at::zeros({2}), 2);  // also on the other server
+  const PsVariable large = make(*client, "large", at::zeros({1000, 300}));
+  throw_if_error(client->begin_writer(kWriter));
+  const std::vector<PsPush> to_first = {{first, Kind::kAdd, {}, at::ones({2})}};
+  const std::vector<std::vector<PsPull>> impossible = {
+      {}, {{second}}, {{first}, {second}}, {{first, ids({0})}}, {{first}, {large}}};
+  uint64_t sequence = 0;
+  for (const std::vector<PsPull>& pulls : impossible) {
+    const auto pulled = push_then_pull(*client, to_first, {kWriter, ++sequence, 0}, pulls);
+    ASSERT_TRUE(pulled.ok()) << pulled.status();
+    EXPECT_FALSE(pulled->has_value()) << sequence;
+    EXPECT_TRUE(pull(*client, first).equal(at::full({2}, static_cast<double>(sequence))));
+  }
 }
 
 }  // namespace

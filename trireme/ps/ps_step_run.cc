@@ -36,9 +36,18 @@ PsStepRun::PsStepRun(std::shared_ptr<const PsStep> program,
   before_.resize(variables_.size());
 }
 
-absl::StatusOr<std::vector<PsPull>> PsStepRun::pulls() {
+std::vector<PsPull> PsStepRun::whole_pulls() const {
   std::vector<PsPull> pulls;
   for (uint32_t variable : program_->pulled) pulls.push_back({*variables_[variable]});
+  return pulls;
+}
+
+std::vector<PsPull> PsStepRun::next_pulls() const {
+  return program_->ids == nullptr ? whole_pulls() : std::vector<PsPull>();
+}
+
+absl::StatusOr<std::vector<PsPull>> PsStepRun::pulls() {
+  std::vector<PsPull> pulls = whole_pulls();
   if (program_->ids == nullptr) return pulls;
   TRIREME_ASSIGN_OR_RETURN(row_ids_, replay(*program_->ids, inputs_, contents_, {}));
   for (const PsStep::RowPull& pull : program_->row_pulls) {

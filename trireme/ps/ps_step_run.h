@@ -29,6 +29,9 @@ class PsStepRun {
 
   // Returns the reads that the step needs. Computes the row ids for them.
   absl::StatusOr<std::vector<PsPull>> pulls();
+  // Returns the reads that the next run of the program needs, if they do not depend on its inputs;
+  // otherwise none.
+  std::vector<PsPull> next_pulls() const;
   // Runs the operators. `pulled` has the results of pulls(), in the same order.
   absl::Status run(std::vector<at::Tensor> pulled, const ReplayOptions& options);
   // Returns the number of pushes that have to be made, one after the other.
@@ -41,6 +44,8 @@ class PsStepRun {
   std::vector<at::Tensor> results() const;
 
  private:
+  // Returns the reads of the variables that are pulled whole.
+  std::vector<PsPull> whole_pulls() const;
   // Fills in the rows and values of a push from the outputs that `slices` names, without padding.
   void gather_rows(const std::vector<PsStep::Push::Rows>& slices, PsPush& made) const;
 

@@ -20,16 +20,20 @@
 namespace trireme::internal {
 namespace {
 
-struct PullCall {
-  explicit PullCall(ServerCall call) : call(std::move(call)) {}
-
-  ServerCall call;
+// Variables that are read into the tensors of a message.
+struct Reads {
   std::vector<std::shared_ptr<StoredVariable>> variables;
   std::vector<at::Tensor> ids;  // row ids of each variable; undefined for the whole variable
   std::optional<Packing> packing;
   std::vector<at::Tensor> answer;
   std::vector<uint64_t> versions;  // version of each variable in the answer
-  std::shared_ptr<void> lease;     // returns the pull's share of the budget when it is destroyed
+};
+
+struct PullCall : Reads {
+  explicit PullCall(ServerCall call) : call(std::move(call)) {}
+
+  ServerCall call;
+  std::shared_ptr<void> lease;  // returns the pull's share of the budget when it is destroyed
 };
 
 // Returns a tensor with the same memory that keeps `held` alive as long as it is in use.
@@ -73,25 +77,25 @@ absl::Status prepare_pull(VariableStore& store, PullCall& pull) {
 }
 
 // Reads variable `i` into the answer.
-void read_variable(PullCall& pull, size_t i, const std::shared_ptr<SnapshotBudget>& snapshots) {
-  const auto [place, offset] = pull.packing->place(i);
-  StoredVariable& variable = *pull.variables[i];
-  if (pull.packing->is_large(i) && !pull.ids[i].defined()) {
+void read_variable(Reads& reads, size_t i, const std::shared_ptr<SnapshotBudget>& snapshots) {
+  const auto [place, offset] = reads.packing->place(i);
+  StoredVariable& variable = *reads.variables[i];
+  if (reads.packing->is_large(i) && !reads.ids[i].defined()) {
     StoredVariable::Snapshot snapshot = variable.snapshot(snapshots);
-    pull.answer[place] = std::move(snapshot.contents);
-    pull.versions[i] = snapshot.version;
+    reads.answer[place] = std::move(snapshot.contents);
+    reads.versions[i] = snapshot.version;
     return;
   }
   char* out = nullptr;
-  if (pull.packing->is_large(i)) {
-    const TensorShape& shape = pull.packing->shapes()[i];
-    pull.answer[place] = BufferPool::shared().empty(shape.sizes, shape.dtype);
+  if (reads.packing->is_large(i)) {
+    const TensorShape& shape = reads.packing->shapes()[i];
+    reads.answer[place] = BufferPool::shared().empty(shape.sizes, shape.dtype);
   }
   // There may be no block for a variable without elements.
-  if (pull.packing->shapes()[i].bytes() > 0) {
-    out = static_cast<char*>(pull.answer[place].data_ptr()) + offset;
+  if (reads.packing->shapes()[i].bytes() > 0) {
+    out = static_cast<char*>(reads.answer[place].data_ptr()) + offset;
   }
-  pull.versions[i] = variable.read(pull.ids[i], out);
+  reads.versions[i] = variable.read(reads.ids[i], out);
 }
 
 // Reads all variables and sends the answer.
@@ -126,6 +130,34 @@ void serve_pull(const PullContext& context, ServerCall call) {
     pull->lease = std::shared_ptr<void>(
         nullptr, [budget = context.budget, bytes](void*) { budget->leave(bytes); });
     context.pool->submit([pull, &context] { read_variables(context, pull); });
+  });
+}
+
+absl::Status check_fits_frame(const std::vector<std::shared_ptr<StoredVariable>>& variables) {
+  uint64_t bytes = 0;
+  for (const auto& variable : variables) {
+    bytes += variable->tensor.nbytes() + kAlignment;
+    if (bytes <= kFrameBytes) continue;
+    return malformed_request(
+        absl::StrCat("a push with a pull of more than ", kFrameBytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<at::Tensor>> read_whole(
+    const std::vector<std::shared_ptr<StoredVariable>>& variables,
+    const std::shared_ptr<SnapshotBudget>& snapshots) {
+  Reads reads{.variables = variables, .ids = std::vector<at::Tensor>(variables.size())};
+  std::vector<TensorShape> shapes;
+  for (const auto& variable : variables) {
+    TRIREME_ASSIGN_OR_RETURN(shapes.emplace_back(), slice_shape(*variable, std::nullopt));
+  }
+  reads.packing.emplace(std::move(shapes));
+  return try_call([&] {
+    reads.answer = reads.packing->allocate_block();
+    reads.versions.resize(variables.size());
+    for (size_t i = 0; i < variables.size(); ++i) read_variable(reads, i, snapshots);
+    return std::move(reads.answer);
   });
 }
 

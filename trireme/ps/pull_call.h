@@ -1,7 +1,11 @@
 #pragma once
 
-#include <memory>
+#include <ATen/core/Tensor.h>
 
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
 #include "trireme/base/executor.h"
 #include "trireme/ps/stored_variable.h"
 #include "trireme/ps/variable_store.h"
@@ -21,5 +25,12 @@ struct PullContext {
 // Serves a call of /trireme.Variables/Pull. Called on a thread of the pool. Does not wait, so it
 // may return before the call is answered.
 void serve_pull(const PullContext& context, ServerCall call);
+
+// Returns an error if the contents of variables are larger than a frame.
+absl::Status check_fits_frame(const std::vector<std::shared_ptr<StoredVariable>>& variables);
+// Returns the contents of variables as the tensors of a message (packing.h).
+absl::StatusOr<std::vector<at::Tensor>> read_whole(
+    const std::vector<std::shared_ptr<StoredVariable>>& variables,
+    const std::shared_ptr<SnapshotBudget>& snapshots);
 
 }  // namespace trireme::internal

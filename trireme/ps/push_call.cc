@@ -12,6 +12,7 @@
 #include "trireme/ps/kernels.h"
 #include "trireme/ps/packing.h"
 #include "trireme/ps/parallel.h"
+#include "trireme/ps/pull_call.h"
 #include "trireme/ps/update.h"
 #include "trireme/ps/variables.pb.h"
 
@@ -29,6 +30,7 @@ struct PushCall {
   std::vector<std::shared_ptr<StoredVariable>> variables;
   std::vector<Update> updates;
   std::vector<uint64_t> versions;  // version of each variable after its update
+  std::vector<std::shared_ptr<StoredVariable>> then_pull;  // variables to be read after that
   StoredVariable::Push source;
   std::optional<double> lr;
   Mutex mutex;
@@ -61,6 +63,8 @@ absl::Status prepare_push(const PushContext& context, PushCall& push) {
   if (request.has_lr()) push.lr = request.lr();
   TRIREME_ASSIGN_OR_RETURN(push.variables, context.store.lookup(request.handles()));
   TRIREME_RETURN_IF_ERROR(check_handles_differ(push));
+  TRIREME_ASSIGN_OR_RETURN(push.then_pull, context.store.lookup(request.then_pull()));
+  TRIREME_RETURN_IF_ERROR(check_fits_frame(push.then_pull));
   const size_t count = push.variables.size();
   if (static_cast<size_t>(request.kinds_size()) != count) {
     return malformed_request(
@@ -136,9 +140,11 @@ void apply_updates(const PushContext& context, const std::shared_ptr<PushCall>& 
         }
         if (!status.ok()) return reject_push(context, *push, status);
         push->updates.clear();
+        auto contents = read_whole(push->then_pull, context.snapshots);
+        if (!contents.ok()) return push->call.respond(contents.status());
         PushResponse response;
         response.mutable_versions()->Add(push->versions.begin(), push->versions.end());
-        push->call.respond(make_message(response));
+        push->call.respond(make_message(response, *std::move(contents)));
       });
 }
 

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "trireme/base/executor.h"
 #include "trireme/observe/metrics.h"
 #include "trireme/ps/push_records.h"
+#include "trireme/ps/stored_variable.h"
 #include "trireme/ps/variable_store.h"
 #include "trireme/rpc/service.h"
 
@@ -16,6 +18,7 @@ struct PushContext {
   Writers& writers;
   ThreadPool* pool;
   Counter& already_decided;  // pushes that were rejected with ABORTED
+  std::shared_ptr<SnapshotBudget> snapshots;
 };
 
 // Serves a call of /trireme.Variables/Push. A push that is rejected changes nothing, unless it is

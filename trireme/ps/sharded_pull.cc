@@ -66,6 +66,18 @@ bool ShardedPull::has_large_response() const {
   return false;
 }
 
+bool ShardedPull::is_small_and_whole() const {
+  for (const auto& [server, batch] : batches_) {
+    if (batch.by_rows) return false;
+  }
+  return !has_large_response();
+}
+
+const google::protobuf::RepeatedField<uint64_t>* ShardedPull::handles(int server) const {
+  const auto found = batches_.find(server);
+  return found == batches_.end() ? nullptr : &found->second.body.handles();
+}
+
 std::vector<ServerRequest> ShardedPull::make_requests(bool in_place) {
   std::vector<ServerRequest> requests;
   requests.reserve(batches_.size());

@@ -29,6 +29,13 @@ class ShardedPull {
   // Returns true if the response of some server may be larger than a frame.
   bool has_large_response() const;
 
+  // Returns true if all variables are pulled whole and no response is larger than a frame.
+  bool is_small_and_whole() const;
+  // Returns the handles that a server is asked for; null if it is not asked.
+  const google::protobuf::RepeatedField<uint64_t>* handles(int server) const;
+  // Returns the number of servers that are asked.
+  size_t servers() const { return batches_.size(); }
+
   // Returns one request for each server, in the order of the servers. With `in_place`, large slices
   // of sharded variables are received where they belong in the results.
   std::vector<ServerRequest> make_requests(bool in_place);

@@ -109,6 +109,23 @@ absl::Status ShardedPush::add(const PsPush& push) {
   return absl::OkStatus();
 }
 
+bool ShardedPush::add(const ShardedPull& pull) {
+  if (pull.servers() == 0 || !pull.is_small_and_whole()) return false;
+  size_t asked = 0;
+  for (const auto& [server, batch] : batches_) asked += pull.handles(server) != nullptr;
+  if (asked != pull.servers()) return false;
+  for (auto& [server, batch] : batches_) {
+    if (const auto* handles = pull.handles(server)) *batch.body.mutable_then_pull() = *handles;
+  }
+  return true;
+}
+
+std::vector<int> ShardedPush::servers() const {
+  std::vector<int> servers;
+  for (const auto& [server, batch] : batches_) servers.push_back(server);
+  return servers;
+}
+
 std::vector<ServerRequest> ShardedPush::make_requests(const PushOptions& options) {
   std::vector<ServerRequest> requests;
   requests.reserve(batches_.size());

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "trireme/ps/ps_variable.h"
 #include "trireme/ps/server_request.h"
+#include "trireme/ps/sharded_pull.h"
 #include "trireme/ps/variables.pb.h"
 #include "trireme/rpc/message.h"
 
@@ -26,6 +27,13 @@ class ShardedPush {
 
   // Returns the size of the values in all requests.
   uint64_t bytes() const { return bytes_; }
+
+  // Lets the requests read the variables of `pull` after the updates. Returns false, without any
+  // change, if there are none, or if that is not possible: some are pulled by rows, are large, or
+  // are on servers to which nothing is pushed.
+  bool add(const ShardedPull& pull);
+  // Returns the servers to which something is pushed, in order.
+  std::vector<int> servers() const;
 
   // Returns one request for each server, in the order of the servers. Called once.
   std::vector<ServerRequest> make_requests(const PushOptions& options);

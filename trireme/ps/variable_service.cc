@@ -68,7 +68,8 @@ class VariableService final : public Service {
                                                    context.metrics.counter("ps/pulls_held_back")),
                       std::make_shared<SnapshotBudget>(kSnapshotBytes)},
         push_context_{*store_, writers_, &pool_,
-                      context.metrics.counter("ps/pushes_already_decided")},
+                      context.metrics.counter("ps/pushes_already_decided"),
+                      pull_context_.snapshots},
         pool_("trireme-ps",
               std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 2, 8)) {
     context.variables = store_;

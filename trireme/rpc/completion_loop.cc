@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "trireme/base/executor.h"
+#include "trireme/rpc/blocking_work.h"
 #include "trireme/rpc/grpc_bridge.h"
 
 namespace trireme::internal {
@@ -70,6 +71,7 @@ void CompletionLoop::run_one(grpc::CompletionQueue& queue) {
 CompletionLoop::CompletionLoop()
     : thread_([this] {
         set_thread_name("trireme-calls");
+        declare_serving_thread();
         void* tag = nullptr;
         bool ok = false;
         while (queue_.Next(&tag, &ok)) Tag::dispatch(tag, ok);

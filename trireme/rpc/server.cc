@@ -17,6 +17,7 @@
 #include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
 #include "trireme/base/version.h"
+#include "trireme/rpc/blocking_work.h"
 #include "trireme/rpc/call_queue.h"
 #include "trireme/rpc/channel.h"
 #include "trireme/rpc/hello.pb.h"
@@ -274,6 +275,7 @@ class RpcServer::Impl {
   // Dispatches the events of a queue until it is shut down and empty.
   static void run(grpc::ServerCompletionQueue* queue) {
     set_thread_name("trireme-rpc");
+    internal::declare_serving_thread();
     void* tag = nullptr;
     bool ok = false;
     while (queue->Next(&tag, &ok)) internal::Tag::dispatch(tag, ok);

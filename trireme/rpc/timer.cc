@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "trireme/base/mutex.h"
+#include "trireme/rpc/blocking_work.h"
 #include "trireme/rpc/call_and_wait.h"
 
 namespace trireme::internal {
@@ -17,6 +18,7 @@ class TimerThread {
   TimerThread()
       : thread_([this] {
           set_thread_name("trireme-timer");
+          declare_serving_thread();
           run();
         }) {}
 

@@ -5,7 +5,6 @@
 #include <memory>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/status.h"
 #include "trireme/coordinator/cluster_coordinator.h"
@@ -45,14 +44,7 @@ absl::Status find_lost_server(const std::shared_ptr<ParameterServerBackend>& bac
     if (channel.task() != error_origin(error).task) continue;
     const absl::Status health = check_health(channel);
     if (!indicates_lost_task(health)) return error;
-    return make_status(
-        ErrorCode::kDataLoss,
-        absl::StrCat("the parameter server is lost, together with its variables: ",
-                     std::string(health.message()),
-                     ". Start this ps task again, then the program, which continues from its "
-                     "newest checkpoint if it calls CheckpointManager::restore_or_initialize() "
-                     "before it trains, and begins afresh without one"),
-        {channel.task(), ""});
+    return lost_server(channel.task(), health);
   }
   return error;
 }
