@@ -1,5 +1,6 @@
-// A fit() with BackupAndRestore whose processes are killed at random moments and started again ends
-// with exactly the weights, the history and the decisions of its callbacks of an undisturbed one.
+// A fit() with BackupAndRestore whose processes are killed at random moments and started again.
+// With one worker it ends with exactly the weights, the history and the decisions of its callbacks
+// of an undisturbed one; with several, every step and every example counts once in each epoch.
 // TRIREME_KILLS sets the number of kills, TRIREME_SEED their order and times.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,6 +21,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/integration/commands.h"
+#include "trireme/base/files.h"
+#include "trireme/base/status.h"
+#include "trireme/checkpoint/checkpoint_directory.h"
 #include "trireme/rpc/temporary_folder.h"
 #include "trireme/testing/setting.h"
 #include "trireme/testing/wait_until.h"
@@ -28,6 +32,7 @@ namespace trireme {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::HasSubstr;
 
 const int64_t kFitSeed = setting("TRIREME_SEED", 23);
 const int64_t kFitKills = setting("TRIREME_KILLS", 2);
@@ -74,21 +79,67 @@ int64_t count_of(const std::string& text, const std::string& line) {
   return count;
 }
 
+// Returns a pattern before the process id of a server in the output of the launcher.
+std::string server_pid(const std::string& job, int index) {
+  return absl::StrCat("/job:", job, "/task:", index, " serves at [^\n]* pid ");
+}
+
 // Runs fit_client without and with kills, and compares the results.
 class FitKills : public testing::Test {
  protected:
   // Returns the words of the client program.
   std::vector<std::string> client(const std::string& folder) const {
-    return {built_program("fit_client"), folder, absl::StrCat(epochs_), absl::StrCat(steps_),
+    return {built_program("fit_client"),
+            mode_,
+            folder,
+            absl::StrCat(epochs_),
+            absl::StrCat(steps_),
             absl::StrCat(steps_per_execution_)};
   }
-  // Returns the command that runs the client with one worker and one parameter server.
-  SubprocessOptions launched(const std::string& folder) const {
-    std::vector<std::string> words = {
-        "launch", "--workers",         "1",    "--ps", "1", "--restart", "--restart-delay",
-        "0.05",   "--checkpoint-root", folder, "--"};
+  // Returns the command that runs the client with a cluster.
+  SubprocessOptions launched(const std::string& folder, int workers, int ps) const {
+    std::vector<std::string> words = {"launch",
+                                      "--workers",
+                                      absl::StrCat(workers),
+                                      "--ps",
+                                      absl::StrCat(ps),
+                                      "--restart",
+                                      "--restart-delay",
+                                      "0.05",
+                                      "--checkpoint-root",
+                                      folder,
+                                      "--"};
     for (const std::string& word : client(folder)) words.push_back(word);
     return trireme_command(std::move(words));
+  }
+  // Lets the client of a folder begin the last epoch.
+  static void allow_end(const TemporaryFolder& folder) {
+    std::ofstream(folder.path() + "/last_epoch");
+  }
+  // Kills the last process whose id follows `victim` in the output, once it runs.
+  static void kill_last(RunningCommand& run, const std::string& victim) {
+    std::optional<pid_t> pid;
+    // It may have ended by itself because of the kill before.
+    ASSERT_TRUE(wait_until(
+        [&] {
+          pid = last_pid(run.text(), victim);
+          return pid && is_ours(*pid);
+        },
+        kLimit))
+        << run.text();
+    kill(*pid, SIGKILL);
+  }
+  // Kills one victim after the other at random moments, and lets the run end then.
+  void kill_at_random(RunningCommand& run, const TemporaryFolder& folder,
+                      std::vector<std::string> victims) {
+    run.wait_for("fit\n");
+    for (int64_t i = 0; i < kFitKills; ++i) {
+      const size_t next = i % victims.size();
+      if (next == 0) std::shuffle(victims.begin(), victims.end(), random_);
+      ASSERT_FALSE(run.process().wait(after(up_to(1500)))) << run.text();
+      ASSERT_NO_FATAL_FAILURE(kill_last(run, victims[next]));
+    }
+    allow_end(folder);
   }
   void expect_same(const TemporaryFolder& disturbed, const TemporaryFolder& undisturbed) {
     const auto expected = results_in(undisturbed.path());
@@ -97,9 +148,22 @@ class FitKills : public testing::Test {
     }
     EXPECT_EQ(results_in(disturbed.path())["history.json"], expected.at("history.json"));
   }
+  // Returns the line of a client that has counted everything once in each epoch.
+  std::string all_counted() const {
+    const int64_t steps = epochs_ * steps_;
+    return absl::StrCat("used each example ", epochs_, " to ", epochs_, " times in ", steps,
+                        " steps; fit() counts ", steps, "\n");
+  }
+  // Returns the step of the newest checkpoint, or 0 if there is none.
+  static int64_t newest_step(const TemporaryFolder& folder) {
+    const internal::CheckpointDirectory backup(Files::local(), folder.path() + "/backup");
+    const auto entries = value_or_throw(backup.list());
+    return entries.empty() ? 0 : static_cast<int64_t>(entries[0].step);
+  }
   milliseconds up_to(int64_t most) { return milliseconds(random_() % most); }
 
   std::mt19937 random_{static_cast<uint32_t>(kFitSeed)};
+  std::string mode_ = "learn";
   int64_t epochs_ = 2 + 3 * kFitKills, steps_ = 0, steps_per_execution_ = 5;
 };
 
@@ -107,6 +171,7 @@ TEST_F(FitKills, InOneProcessEndsAsIfItWereNotKilled) {
   SCOPED_TRACE(absl::StrCat("TRIREME_SEED=", kFitSeed));
   steps_ = 1000;
   const TemporaryFolder undisturbed, folder;
+  for (const TemporaryFolder* each : {&undisturbed, &folder}) allow_end(*each);
   const auto run = [&](const TemporaryFolder& where) {
     return std::make_unique<RunningCommand>(
         SubprocessOptions{.argv = client(where.path()), .null_stdin = true});
@@ -132,34 +197,49 @@ TEST_F(FitKills, InOneProcessEndsAsIfItWereNotKilled) {
 
 TEST_F(FitKills, OfEachTaskOfAClusterIsRestarted) {
   SCOPED_TRACE(absl::StrCat("TRIREME_SEED=", kFitSeed));
-  // An epoch is one closure, since closures that a worker gets at the same time may run in another
-  // order, even if nothing is killed.
-  steps_ = steps_per_execution_ = 100;
+  steps_ = 100;  // 20 executions in each epoch, several of which are in flight
   const TemporaryFolder undisturbed, folder;
-  RunningCommand whole(launched(undisturbed.path()));
+  allow_end(undisturbed);
+  RunningCommand whole(launched(undisturbed.path(), 1, 1));
   EXPECT_TRUE(ends_well(whole)) << whole.text();
-  RunningCommand run(launched(folder.path()));
-  std::vector<std::string> victims = {"client ", "/job:worker/task:0 serves at [^\n]* pid ",
-                                      "/job:ps/task:0 serves at [^\n]* pid "};
-  for (int64_t i = 0; i < kFitKills; ++i) {
-    if (i % 3 == 0) std::shuffle(victims.begin(), victims.end(), random_);
-    run.wait_for("fit\n");
-    if (run.process().wait(after(up_to(1500)))) break;
-    // The program may have ended by itself because of the kill before.
-    std::optional<pid_t> pid;
-    ASSERT_TRUE(wait_until(
-        [&] {
-          pid = last_pid(run.text(), victims[i % 3]);
-          return (pid && is_ours(*pid)) || !run.process().is_running();
-        },
-        kLimit))
-        << run.text();
-    if (!run.process().is_running()) break;
-    kill(*pid, SIGKILL);
-  }
+  RunningCommand run(launched(folder.path(), 1, 1));
+  kill_at_random(run, folder, {"client ", server_pid("worker", 0), server_pid("ps", 0)});
   EXPECT_TRUE(ends_well(run)) << run.text();
   EXPECT_GT(count_of(run.text(), "is started again in"), 0) << run.text();
   expect_same(folder, undisturbed);
+  if (HasFailure()) ADD_FAILURE() << run.text();
+}
+
+TEST_F(FitKills, OfSeveralWorkersLoseAndRepeatNoStep) {
+  SCOPED_TRACE(absl::StrCat("TRIREME_SEED=", kFitSeed));
+  mode_ = "count";
+  steps_ = 400;
+  const TemporaryFolder folder;
+  RunningCommand run(launched(folder.path(), 2, 2));
+  kill_at_random(run, folder,
+                 {"client ", server_pid("worker", 0), server_pid("worker", 1), server_pid("ps", 0),
+                  server_pid("ps", 1)});
+  EXPECT_TRUE(ends_well(run)) << run.text();
+  EXPECT_THAT(run.text(), HasSubstr(all_counted()));
+}
+
+// The launcher starts the server and the program again; nobody else does anything.
+TEST_F(FitKills, OfAServerContinuesFromTheLastCheckpoint) {
+  mode_ = "count";
+  steps_ = 400;
+  epochs_ = 5;
+  const TemporaryFolder folder;
+  RunningCommand run(launched(folder.path(), 2, 2));
+  ASSERT_TRUE(wait_until([&] { return newest_step(folder) >= steps_; }, kLimit)) << run.text();
+  const int64_t saved = newest_step(folder);
+  kill_last(run, server_pid("ps", 1));
+  allow_end(folder);
+  EXPECT_TRUE(ends_well(run)) << run.text();
+  EXPECT_THAT(run.text(), HasSubstr(all_counted()));
+  EXPECT_THAT(run.text(), HasSubstr("error DATA_LOSS: /job:ps/task:1: "));
+  EXPECT_THAT(run.text(), HasSubstr("/job:ps/task:1 has ended: killed by SIGKILL; it is started"));
+  EXPECT_THAT(run.text(), HasSubstr("the program has ended: exit code 1; it is started again in"));
+  EXPECT_GE(std::stol(run.wait_for("fit\\(\\) continues at .* and ([0-9]+) steps in all")), saved);
 }
 
 }  // namespace

@@ -22,6 +22,8 @@ std::string place(const std::string& job, int index) {
   return absl::StrCat(place(job), ", task ", index);
 }
 
+constexpr char kTwice[] = " is given twice; give each task of a job its own index";
+
 std::string address_in(const nlohmann::json& value, const std::string& where) {
   if (!value.is_string()) {
     refuse(absl::StrCat(where, ": ", value.dump(), " is not a valid address; write \"host:port\""));
@@ -48,7 +50,7 @@ TaskAddresses addresses_in(const nlohmann::json& value, const std::string& job) 
     const std::optional<int> index = internal::parse_int(key);
     if (!index) refuse(absl::StrCat(place(job), ": '", key, "' is not a valid task index"));
     if (!addresses.emplace(*index, address_in(address, place(job, *index))).second) {
-      refuse(absl::StrCat(place(job, *index), " is given twice"));
+      refuse(absl::StrCat(place(job, *index), kTwice));
     }
   }
   return addresses;
@@ -143,7 +145,8 @@ const std::string& ClusterSpec::address(const TaskId& task) const {
   if (job == jobs_.end()) {
     const std::string there = empty() ? "it is empty" : "it has " + absl::StrJoin(jobs(), ", ");
     throw Error(ErrorCode::kNotFound,
-                absl::StrCat("cluster spec: there is no job '", task.job, "'; ", there));
+                absl::StrCat("cluster spec: there is no job '", task.job, "'; ", there,
+                             ". Add the job, or check its name"));
   }
   const std::map<int, std::string>& tasks = job->second;
   const auto found = tasks.find(task.index);
@@ -180,7 +183,7 @@ void ClusterSpec::add(const std::string& job, const TaskAddresses& addresses) {
                                internal::kMaxTasks - 1));
     }
     if (!tasks.emplace(index, address).second) {
-      refuse(absl::StrCat(place(job, index), " is given twice"));
+      refuse(absl::StrCat(place(job, index), kTwice));
     }
   }
 }

@@ -154,13 +154,14 @@ TEST(WrongSpec, NoSuchJob) {
                   spec.address({"chief", 0});
                 },
                 ErrorCode::kNotFound),
-            "cluster spec: there is no job 'chief'; it has ps, worker");
+            "cluster spec: there is no job 'chief'; it has ps, worker. Add the job, or check its "
+            "name");
   EXPECT_EQ(error_of(
                 [] {
                   ClusterSpec().address({"ps", 0});
                 },
                 ErrorCode::kNotFound),
-            "cluster spec: there is no job 'ps'; it is empty");
+            "cluster spec: there is no job 'ps'; it is empty. Add the job, or check its name");
 }
 
 TEST(WrongSpec, IndexBeyondTheLimit) {
@@ -188,10 +189,12 @@ TEST(WrongSpec, GivenTwice) {
   EXPECT_EQ(error_of([] {
               ClusterSpec{{"ps", {{3, "a:1"}, {3, "b:1"}}}};
             }),
-            "cluster spec: job 'ps', task 3 is given twice");
+            "cluster spec: job 'ps', task 3 is given twice; give each task of a job its own "
+            "index");
   EXPECT_EQ(problem(R"({"ps": ["a:1"], "ps": ["b:1"]})"), "cluster spec: key 'ps' is given twice");
   EXPECT_EQ(problem(R"({"ps": {"1": "a:1", "01": "b:1"}})"),
-            "cluster spec: job 'ps', task 1 is given twice");
+            "cluster spec: job 'ps', task 1 is given twice; give each task of a job its own "
+            "index");
 }
 
 TEST(WrongSpec, WrongJsonTypes) {

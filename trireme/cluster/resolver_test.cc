@@ -119,8 +119,10 @@ TEST(WrongTfConfig, BadTask) {
   const std::string start = R"({"cluster": {"worker": ["a:1", "b:1"]}, "task": )";
   EXPECT_EQ(problem(start + R"({"type": "worker", "index": 2}})", ErrorCode::kOutOfRange),
             "TF_CONFIG: cluster spec: job 'worker' has no task 2; it has 2 tasks, 0 to 1");
-  EXPECT_EQ(problem(start + R"({"type": "ps", "index": 0}})", ErrorCode::kNotFound),
-            "TF_CONFIG: cluster spec: there is no job 'ps'; it has worker");
+  EXPECT_EQ(
+      problem(start + R"({"type": "ps", "index": 0}})", ErrorCode::kNotFound),
+      "TF_CONFIG: cluster spec: there is no job 'ps'; it has worker. Add the job, or check its "
+      "name");
   EXPECT_EQ(
       problem(start + R"({"type": "master", "index": 0}})"),
       "TF_CONFIG: task type 'master' is not a valid role; the roles are worker, chief, ps and "

@@ -25,7 +25,9 @@ namespace {
       error == ENOSPC || error == EDQUOT ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
       absl::StrCat("CsvLog cannot ", what, " '", path,
                    "': ", std::generic_category().message(error),
-                   "; give it a path on a disk that has space and can be written"));
+                   error == ENOSPC || error == EDQUOT
+                       ? "; free space there, or use a folder on another file system"
+                       : "; give it a path in a folder that exists and can be written"));
 }
 
 void write_lines(const std::string& path, const char* mode, const std::string& text) {

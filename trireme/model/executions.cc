@@ -1,6 +1,5 @@
 #include "trireme/model/executions.h"
 
-#include <cmath>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -41,9 +40,7 @@ std::optional<Executions::Result> Executions::wait() {
   const Started oldest = std::move(started_.front());
   started_.pop_front();
   Result result{.sums = oldest.sums.wait(), .asked = oldest.steps, .steps = 0};
-  if (!result.sums.empty()) {
-    result.steps = std::llround(result.sums[0].const_data_ptr<double>()[FigureSums::kSteps]);
-  }
+  result.steps = FigureSums::steps_of(result.sums);
   return result;
 }
 

@@ -13,6 +13,15 @@
 #include "trireme/metric/metric_rule.h"
 
 namespace trireme::internal {
+namespace {
+
+// By hand, since a call of an operator takes longer than the few additions.
+template <typename Number>
+void add_numbers(const Number* from, int64_t count, double* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] += from[i];
+}
+
+}  // namespace
 
 void FigureSums::add(const std::vector<at::Tensor>& sums) {
   if (sums.empty()) return;
@@ -20,17 +29,26 @@ void FigureSums::add(const std::vector<at::Tensor>& sums) {
     for (const at::Tensor& sum : sums) sums_.push_back(sum.to(at::kDouble, false, /*copy=*/true));
     return;
   }
-  // By hand, since a call of an operator takes longer than the few additions.
   for (size_t i = 0; i < sums.size(); ++i) {
     const at::Tensor added = sums[i].contiguous();
-    const double* from = added.const_data_ptr<double>();
     double* to = sums_[i].mutable_data_ptr<double>();
-    for (int64_t k = 0; k < added.numel(); ++k) to[k] += from[k];
+    if (added.scalar_type() == at::kFloat) {
+      add_numbers(added.const_data_ptr<float>(), added.numel(), to);
+    } else {
+      add_numbers(added.const_data_ptr<double>(), added.numel(), to);
+    }
   }
 }
 
+int64_t FigureSums::steps_of(const std::vector<at::Tensor>& sums) {
+  if (sums.empty()) return 0;
+  const bool is_float = sums[0].scalar_type() == at::kFloat;
+  return std::llround(is_float ? sums[0].const_data_ptr<float>()[kSteps]
+                               : sums[0].const_data_ptr<double>()[kSteps]);
+}
+
 int64_t FigureSums::steps() const {
-  return sums_.empty() ? 0 : std::llround(sums_[0].const_data_ptr<double>()[kSteps]);
+  return steps_of(sums_);
 }
 
 void FigureSums::write(const std::string& prefix, Logs& logs) const {

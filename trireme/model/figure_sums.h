@@ -17,9 +17,9 @@ namespace trireme::internal {
 using StepFigures = std::shared_ptr<std::vector<std::string>>;
 
 // The sums of the results of steps, and the figures that follow from them. The first tensor of a
-// result is {steps, examples, sum of the loss over the examples}. Behind it are the sums of each
-// metric, or, for a train_step of one's own, one tensor with the sum of each of its figures. Not
-// thread-safe.
+// result is {steps, examples, sum of the loss over the examples}, float64 or float32. Behind it are
+// the sums of each metric, or, for a train_step of one's own, one tensor with the sum of each of
+// its figures. Not thread-safe.
 class FigureSums {
  public:
   // Number of sums that come before those of metrics.
@@ -36,6 +36,8 @@ class FigureSums {
   void clear() { sums_.clear(); }
   // Returns the number of steps in the sums.
   int64_t steps() const;
+  // Returns the number of steps in the results of some steps; 0 if these are empty.
+  static int64_t steps_of(const std::vector<at::Tensor>& sums);
   // Sets the figures in `logs`, with a prefix before their names. Does nothing if there are no
   // sums.
   void write(const std::string& prefix, Logs& logs) const;

@@ -53,8 +53,9 @@ void FitLoop::run_epoch() {
   state_.join();
   if (state_.sums_.steps() == 0 && !epoch_cut_) {
     throw Error(ErrorCode::kInvalidArgument,
-                "the data of fit() has no batch for a step; give it more examples, or fewer "
-                "accumulate_steps");
+                "the data of fit() has too few batches for a step, which draws accumulate_steps of "
+                "them for each replica of the strategy; give it more examples, or make batches "
+                "smaller");
   }
   if (options_.steps_per_epoch == 0) {
     place.data_used = true;
@@ -116,10 +117,10 @@ void FitLoop::absorb(const Executions::Result& result) {
 void FitLoop::throw_exhausted() const {
   const FitPlace& place = state_.place_;
   throw Error(ErrorCode::kEndOfData,
-              absl::StrCat("fit() ran out of data in epoch ", place.epoch, " after ",
-                           state_.sums_.steps(), " of the ", options_.steps_per_epoch,
+              absl::StrCat("fit() ran out of data in epoch ", place.epoch + 1, " of ", place.epochs,
+                           ", after ", state_.sums_.steps(), " of the ", options_.steps_per_epoch,
                            " steps that steps_per_epoch asks for; add repeat() to the dataset, or "
-                           "ask for fewer steps"));
+                           "ask for fewer steps or epochs"));
 }
 
 void FitLoop::drain() {

@@ -75,6 +75,99 @@ TEST_F(ModelClusterTest, EveryExampleIsUsedOnceInEachEpoch) {
   EXPECT_GE(steps[0], 101);
 }
 
+// Two replicas, which share the batches of one worker.
+class ModelReplicasTest : public testing::Test {
+ protected:
+  ModelReplicasTest() { torch::manual_seed(1); }
+
+  // Trains copies of a net on the same batches, with replicas and without a cluster, and compares
+  // the weights and figures.
+  void expect_same_training(int64_t batch_size, const CompileOptions& options) {
+    nn::Linear net(3, 1), here(3, 1);
+    {
+      const torch::NoGradGuard no_gradients;
+      here->weight.copy_(net->weight);
+      here->bias.copy_(net->bias);
+    }
+    Model replicated(net, strategy_), plain(here);
+    replicated.compile(options);
+    plain.compile(options);
+    const Tensor x = torch::randn({11, 3}), y = torch::randn({11, 1});
+    const Dataset data = Dataset::from_tensors({x, y}).repeat().batch(batch_size);
+    const FitOptions fit{.epochs = 2, .steps_per_epoch = 3, .verbose = Verbose::kSilent};
+    const History expected = plain.fit(data, fit);
+    const History history = replicated.fit(strategy_.distribute_dataset(data), fit);
+    nn::Linear pulled(3, 1);
+    strategy_.pull(replicated.net(), pulled);
+    EXPECT_TRUE(torch::allclose(pulled->weight, plain.net()->weight, 1e-4, 1e-5));
+    EXPECT_TRUE(torch::allclose(pulled->bias, plain.net()->bias, 1e-4, 1e-5));
+    for (int i = 0; i < 2; ++i) EXPECT_NEAR(history["loss"][i], expected["loss"][i], 1e-5);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_NEAR(history["mean_absolute_error"][i], expected["mean_absolute_error"][i], 1e-5);
+    }
+  }
+
+  InProcessTestCluster cluster_{{.workers = 1, .ps = 2}};
+  const Strategy strategy_ = ParameterServerStrategy(Cluster(cluster_.spec()), {.replicas = 2});
+};
+
+// A batch of five is divided into three and two examples, and a batch of one into one and none.
+TEST_F(ModelReplicasTest, TrainAsOneOnTheirWholeBatch) {
+  for (const int64_t batch_size : {5, 1}) {
+    SCOPED_TRACE(batch_size);
+    expect_same_training(batch_size, {.optimizer = Adam({.lr = 0.05}),
+                                      .loss = nn::MSELoss(),
+                                      .metrics = {MeanAbsoluteError()},
+                                      .steps_per_execution = 3,
+                                      .clip_norm = 0.5});
+  }
+}
+
+TEST_F(ModelReplicasTest, EvaluateEachExampleOnce) {
+  const Tensor x = torch::arange(10, torch::kFloat).reshape({10, 1});
+  Model model(nn::Linear(1, 1), strategy_);
+  model.compile(
+      {.optimizer = Sgd({.lr = 0}), .loss = [](const Tensor& output, const Tensor& target) {
+         return (output * 0 + target).mean(1);
+       }});
+  // There are five batches of two.
+  EXPECT_NEAR(model.evaluate(x, x, {.batch_size = 2, .verbose = Verbose::kSilent})["loss"], 4.5,
+              1e-6);
+  int64_t steps = 0;
+  model.fit(x, x,
+            {.batch_size = 2,
+             .callbacks = {on_epoch_end([&](Fit& fit, const Logs&) { steps = fit.step(); })},
+             .verbose = Verbose::kSilent});
+  EXPECT_EQ(steps, 2) << "a step takes a batch for each replica";
+  EXPECT_EQ(error_text([&] { model.fit(x, x, {.verbose = Verbose::kSilent}); }),
+            "the data of fit() has too few batches for a step, which draws accumulate_steps of "
+            "them for each replica of the strategy; give it more examples, or make batches "
+            "smaller");
+}
+
+TEST_F(ModelReplicasTest, RejectABatchThatTheyCannotDivide) {
+  Model model(nn::Linear(1, 1), strategy_);
+  model.compile({.loss = nn::MSELoss()});
+  const DatasetCreator data([](const InputContext& context) {
+    return Dataset::from_tensors({torch::ones({9, 1}), torch::ones({9, 1})})
+        .repeat()
+        .batch(context.get_per_replica_batch_size(5));
+  });
+  EXPECT_EQ(error_text([&] { model.fit(data, {.steps_per_epoch = 2}); }),
+            "a global batch of 5 cannot be divided among 2 replicas; make it a multiple of that "
+            "number");
+}
+
+TEST_F(ModelReplicasTest, CannotClipAccumulatedGradients) {
+  Model model(nn::Linear(1, 1), strategy_);
+  EXPECT_EQ(error_text([&] {
+              model.compile({.loss = nn::MSELoss(), .clip_norm = 1, .accumulate_steps = 2});
+            }),
+            "compile() was given clip_norm together with accumulate_steps under a strategy with 2 "
+            "replicas, which would limit the gradients of each replica, not their sum; leave out "
+            "one of the two options");
+}
+
 TEST_F(ModelClusterTest, RejectsRunEagerly) {
   Model model(nn::Linear(1, 1), strategy_);
   EXPECT_EQ(error_text([&] { model.compile({.loss = nn::MSELoss(), .run_eagerly = true}); }),

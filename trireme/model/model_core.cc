@@ -107,6 +107,13 @@ void ModelCore::compile(CompileOptions options) {
                      "': its workers run captured graphs, not the code of this program. "
                      "Debug the model with the default strategy"));
   }
+  require_option(
+      parts_.replicas == 1 || options.clip_norm == 0 || options.accumulate_steps == 1,
+      absl::StrCat("compile() was given clip_norm together with accumulate_steps under a strategy "
+                   "with ",
+                   parts_.replicas,
+                   " replicas, which would limit the gradients of each replica, not their sum; "
+                   "leave out one of the two options"));
   std::optional<Optimizer> optimizer;
   if (options.optimizer.is_bound()) {
     optimizer = options.optimizer;
@@ -167,7 +174,8 @@ History ModelCore::fit(const DataSource& data, const FitOptions& options) {
   check_options(options);
   const FitData divided = divide(with_weights(data, options.sample_weight, "fit"), options);
   const OpenedData opened =
-      open_training(*runner_, divided.training, options, parts_.options.accumulate_steps);
+      open_training(*runner_, divided.training, options,
+                    int64_t{parts_.options.accumulate_steps} * parts_.replicas);
   FitLoopOptions loop_options{.steps_per_execution = parts_.options.steps_per_execution,
                               .steps_per_epoch = opened.steps,
                               .validate = make_validation(divided.validation, options),

@@ -119,7 +119,7 @@ FitData divide(const DataSource& data, const FitOptions& options) {
 }
 
 OpenedData open_training(StepRunner& runner, const DataSource& data, const FitOptions& options,
-                         int64_t accumulate_steps) {
+                         int64_t batches_per_step) {
   check_positive(options.steps_per_epoch, "steps_per_epoch");
   const bool as_tensors = tensors_of(data) != nullptr;
   const int64_t steps = options.steps_per_epoch.value_or(0);
@@ -137,7 +137,7 @@ OpenedData open_training(StepRunner& runner, const DataSource& data, const FitOp
   }
   OpenedData opened{.steps = steps, .expected_steps = steps};
   if (steps == 0 && batches && is_counted(batches->size())) {
-    opened.expected_steps = batches->size() / accumulate_steps;
+    opened.expected_steps = batches->size() / batches_per_step;
   }
   // Tensors begin again when all of them were drawn, if steps are counted.
   opened.data =
@@ -157,7 +157,8 @@ OpenedData open_evaluation(StepRunner& runner, const DataSource& data, int64_t b
   }
   if (!steps && batches && batches->size() == Dataset::kForever) {
     throw data_error(absl::StrCat("the dataset ", batches->describe(),
-                                  " never ends, so an evaluation needs ", option));
+                                  " never ends, so an evaluation needs ", option,
+                                  ". Set it in the options"));
   }
   OpenedData opened{.steps = steps.value_or(0), .expected_steps = steps.value_or(0)};
   if (!steps && batches && is_counted(batches->size())) opened.expected_steps = batches->size();

@@ -31,10 +31,10 @@ DataSource with_weights(const DataSource& data, const at::Tensor& weights, const
 // for data that is not given as tensors.
 FitData divide(const DataSource& data, const FitOptions& options);
 
-// Opens the data of a fit(), from which each step draws `accumulate_steps` batches. Throws Error if
+// Opens the data of a fit(), from which each step draws `batches_per_step` batches. Throws Error if
 // the length of an epoch is not known.
 OpenedData open_training(StepRunner& runner, const DataSource& data, const FitOptions& options,
-                         int64_t accumulate_steps);
+                         int64_t batches_per_step);
 // Opens data of which each example is used once, or `steps` batches. Throws Error if there would be
 // no end.
 OpenedData open_evaluation(StepRunner& runner, const DataSource& data, int64_t batch_size,

@@ -44,8 +44,9 @@ struct CompileOptions {
   int steps_per_execution = 1;
   // Largest norm of all gradients together. 0 for no limit.
   double clip_norm = 0;
-  // Number of batches whose gradients are averaged for one update. Each step draws that many; fewer
-  // at the end of the data are left out.
+  // Number of batches of one update, which is that of a single batch with all their examples. Each
+  // step draws that many, for each replica of the strategy; fewer at the end of the data are left
+  // out.
   int accumulate_steps = 1;
   // Number of tensors of a batch that are inputs.
   int inputs = 1;

@@ -4,14 +4,14 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/mul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -95,6 +95,8 @@ TrainingBatch take_apart(const Tensors& tensors, const CompileOptions& options) 
 // examples, divided by the number of examples.
 Tensor loss_of(const ModelParts& parts, const Tensor& output, const Tensor& target,
                const Tensor& weights, int64_t examples) {
+  // The part of a batch that a replica gets may be empty. A mean would not be a number.
+  if (examples == 0) return output.sum();
   Tensor loss;
   try {
     loss = weights.defined() ? parts.options.loss.per_example(output, target)
@@ -102,7 +104,8 @@ Tensor loss_of(const ModelParts& parts, const Tensor& output, const Tensor& targ
   } catch (const c10::Error& error) {
     fail(absl::StrCat("the loss cannot be computed of an output of the shape ",
                       format_shape(output.sizes()), " and a target of the shape ",
-                      format_shape(target.sizes()), ": ", error.msg()));
+                      format_shape(target.sizes()), ": ", error.msg(),
+                      "; give targets of the shape and type that the loss takes"));
   }
   if (!loss.defined()) throw step_error("the loss returned an undefined tensor");
   const bool single = loss.dim() == 0 || (loss.numel() == 1 && examples != 1);
@@ -149,10 +152,18 @@ Tensor numbers(const std::vector<double>& values) {
 }
 
 // Returns {share, examples, loss * examples}, where `share` is 1, or the part of a step that a
-// replica or a batch of several is. Two operators, since small steps are counted in microseconds.
-Tensor leading_sums(double share, int64_t examples, const Tensor& loss) {
+// replica or a batch of several is. A float32 loss is not converted if float32 has all these
+// numbers: small steps are counted in microseconds. The loss may not be a number, and must not
+// spoil the others then.
+Tensor leading_sums(const ModelParts& parts, double share, int64_t examples, const Tensor& loss) {
+  constexpr int64_t kWhole = 1 << 24;  // float32 has all whole numbers up to this
+  const bool as_float = loss.scalar_type() == at::kFloat && share == 1 &&
+                        parts.options.steps_per_execution <= 100 &&
+                        examples < kWhole / parts.options.steps_per_execution;
+  const auto dtype = as_float ? at::kFloat : at::kDouble;
   const double count = static_cast<double>(examples);
-  return at::add(numbers({share, count, 0}), at::mul(numbers({0, 0, count}), loss.detach()));
+  return at::cat(
+      {at::tensor({share, count}, dtype), (loss.detach().to(dtype) * count).reshape({1})});
 }
 
 void add_metrics(const ModelParts& parts, const TrainingBatch& batch, const Tensors& outputs,
@@ -190,20 +201,22 @@ Tensors gradients_of(const Optimizer& optimizer, const Tensor& loss) {
   return gradients;
 }
 
-// A step of one replica.
-Tensors train_once(const ModelParts& parts, Iterator& batches) {
-  const int count = parts.options.accumulate_steps;
+// A step of one replica. `examples` is the number of examples of all replicas. Batches count by
+// their examples, so that the step is the same as one with all examples in a single batch.
+Tensors train_once(const ModelParts& parts, const std::vector<Tensors>& batches, int64_t examples) {
+  const int count = static_cast<int>(batches.size());
   Tensors sums, gradients;
-  for (int i = 0; i < count; ++i) {
-    const auto drawn = batches.next_optional();
-    if (!drawn) return {};
-    const TrainingBatch batch = take_apart(*drawn, parts.options);
+  for (const Tensors& drawn : batches) {
+    const TrainingBatch batch = take_apart(drawn, parts.options);
     const Tensors outputs = run_forward(parts, batch.inputs);
     const Tensor loss = total_loss(parts, batch, outputs);
-    Tensors of_batch{leading_sums(1.0 / (count * parts.replicas), batch.examples, loss)};
+    Tensors of_batch{leading_sums(parts, 1.0 / (count * parts.replicas), batch.examples, loss)};
     add_metrics(parts, batch, outputs, of_batch);
     add_sums(sums, of_batch);
-    const Tensor share = count * parts.replicas == 1 ? loss : loss / (count * parts.replicas);
+    const Tensor share =
+        batch.examples == examples
+            ? loss
+            : loss * (static_cast<double>(batch.examples) / static_cast<double>(examples));
     if (count == 1) {
       parts.optimizer->minimize(share, {.clip_norm = parts.options.clip_norm});
       return sums;
@@ -227,15 +240,13 @@ Tensors evaluate_once(const ModelParts& parts, Iterator& batches) {
   const TrainingBatch batch = take_apart(*drawn, parts.options);
   const Tensors outputs = run_forward(parts, batch.inputs);
   const Tensor loss = total_loss(parts, batch, outputs);
-  Tensors sums{leading_sums(1.0 / parts.replicas, batch.examples, loss)};
+  Tensors sums{leading_sums(parts, 1, batch.examples, loss)};
   add_metrics(parts, batch, outputs, sums);
   return sums;
 }
 
-Tensors run_own(const ModelParts& parts, Iterator& batches, std::vector<std::string>& names) {
-  const auto drawn = batches.next_optional();
-  if (!drawn) return {};
-  const std::map<std::string, Tensor> figures = parts.options.train_step(*drawn);
+Tensors run_own(const ModelParts& parts, const Tensors& batch, std::vector<std::string>& names) {
+  const std::map<std::string, Tensor> figures = parts.options.train_step(batch);
   names.clear();
   Tensors values;
   for (const auto& [name, figure] : figures) {
@@ -248,18 +259,43 @@ Tensors run_own(const ModelParts& parts, Iterator& batches, std::vector<std::str
     names.push_back(name);
     values.push_back(figure.detach().to(at::kDouble).reshape({}) / parts.replicas);
   }
-  const double examples = static_cast<double>(examples_of(*drawn));
+  const double examples = static_cast<double>(examples_of(batch));
   if (values.empty()) throw step_error("train_step returned no figures; return the loss at least");
   return {numbers({1.0 / parts.replicas, examples, 0}) + 0, at::stack(values)};
 }
 
-// Returns a function that calls `step` once, or once for each replica, whose results it adds up.
+// Draws the batches of a step, accumulate_steps for each replica. Returns nullopt if there are too
+// few.
+std::optional<PerReplica<std::vector<Tensors>>> draw_batches(const ModelParts& parts,
+                                                             Iterator& batches) {
+  std::vector<std::vector<Tensors>> drawn(parts.replicas);
+  for (std::vector<Tensors>& of_replica : drawn) {
+    for (int i = 0; i < parts.options.accumulate_steps; ++i) {
+      auto batch = batches.next_optional();
+      if (!batch) return std::nullopt;
+      of_replica.push_back(*std::move(batch));
+    }
+  }
+  return PerReplica<std::vector<Tensors>>(std::move(drawn));
+}
+
+// Returns a function that calls `step` once for each replica, with its batches and the number of
+// examples of all replicas, and adds up the results.
 template <typename Step>
 StepFunction make_step(const std::string& name, const ModelParts& parts, Step step) {
   return function(name, [parts, step = std::move(step)](Iterator& batches) -> std::vector<Tensor> {
-    if (parts.replicas == 1) return step(parts, batches);
-    const auto of_replica = [&](Iterator& mine) { return step(parts, mine); };
-    return reduce_replicas(ReduceOp::kSum, run_replicas(parts.replicas, of_replica, batches));
+    auto drawn = draw_batches(parts, batches);
+    if (!drawn) return {};
+    int64_t examples = 0;
+    for (const std::vector<Tensors>& of_replica : drawn->values()) {
+      for (const Tensors& batch : of_replica) {
+        // Batches without an axis of examples are rejected later.
+        if (!batch.empty() && batch[0].dim() > 0) examples += batch[0].size(0);
+      }
+    }
+    const auto run = [&](const std::vector<Tensors>& mine) { return step(parts, mine, examples); };
+    if (parts.replicas == 1) return run((*drawn)[0]);
+    return reduce_replicas(ReduceOp::kSum, run_replicas(parts.replicas, run, *drawn));
   });
 }
 
@@ -302,10 +338,10 @@ Tensors run_forward(const ModelParts& parts, const Tensors& inputs) {
   try {
     outputs = parts.forward(inputs);
   } catch (const c10::Error& error) {
-    throw step_error(
-        absl::StrCat("forward() of the net failed for ",
-                     inputs.size() == 1 ? "an input of the shape " : "inputs of the shapes ",
-                     shapes_of(inputs), ": ", error.msg()));
+    throw step_error(absl::StrCat(
+        "forward() of the net failed for ",
+        inputs.size() == 1 ? "an input of the shape " : "inputs of the shapes ", shapes_of(inputs),
+        ": ", error.msg(), "; give the net inputs of the shape that its layers take"));
   }
   if (!outputs.empty()) return outputs;
   throw step_error("forward() of the net returned no tensors; return the outputs");
@@ -316,13 +352,16 @@ StepFunction make_train_step(const ModelParts& parts) {
 }
 
 StepFunction make_evaluate_step(const ModelParts& parts) {
-  return make_step("evaluate_step", parts, evaluate_once);
+  return function("evaluate_step", [parts](Iterator& batches) -> std::vector<Tensor> {
+    return evaluate_once(parts, batches);
+  });
 }
 
 StepFunction make_own_step(const ModelParts& parts, const StepFigures& figures) {
-  return make_step("train_step", parts, [figures](const ModelParts& own, Iterator& batches) {
-    return run_own(own, batches, *figures);
-  });
+  return make_step("train_step", parts,
+                   [figures](const ModelParts& own, const std::vector<Tensors>& batches, int64_t) {
+                     return run_own(own, batches[0], *figures);
+                   });
 }
 
 }  // namespace trireme::internal

@@ -50,7 +50,9 @@ struct ModelParts {
 std::vector<at::Tensor> run_forward(const ModelParts& parts, const std::vector<at::Tensor>& inputs);
 
 // Returns a step that trains, and one that only computes the loss and the metrics. Their results
-// are described at FigureSums.
+// are described at FigureSums. Each replica of a training step draws batches of its own. A step of
+// an evaluation has no replicas: they would leave out the last batches if there are too few for all
+// of them, and there are no gradients to share.
 StepFunction make_train_step(const ModelParts& parts);
 StepFunction make_evaluate_step(const ModelParts& parts);
 // Returns a step that calls the train_step of the options, and sets the names of its figures when

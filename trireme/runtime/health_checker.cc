@@ -60,7 +60,9 @@ absl::Status HealthChecker::Check::failure() const {
                        {channel->task(), ""});
   }
   return make_status(error_code(error),
-                     absl::StrCat(std::string(error.message()), " (after ", attempts, " attempts)"),
+                     attempts == 1 ? std::string(error.message())
+                                   : absl::StrCat(std::string(error.message()), " (after ",
+                                                  attempts, " attempts)"),
                      error_origin(error));
 }
 
