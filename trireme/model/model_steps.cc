@@ -109,7 +109,7 @@ Tensor loss_of(const ModelParts& parts, const Tensor& output, const Tensor& targ
   }
   if (!loss.defined()) throw step_error("the loss returned an undefined tensor");
   const bool single = loss.dim() == 0 || (loss.numel() == 1 && examples != 1);
-  if (single && !weights.defined()) return loss.reshape({});
+  if (single && !weights.defined()) return loss.dim() == 0 ? loss : loss.reshape({});
   if (single) {
     throw step_error(
         "the examples have weights, but the loss returned a single number; return one number for "
@@ -162,8 +162,8 @@ Tensor leading_sums(const ModelParts& parts, double share, int64_t examples, con
                         examples < kWhole / parts.options.steps_per_execution;
   const auto dtype = as_float ? at::kFloat : at::kDouble;
   const double count = static_cast<double>(examples);
-  return at::cat(
-      {at::tensor({share, count}, dtype), (loss.detach().to(dtype) * count).reshape({1})});
+  const at::NoGradGuard no_gradients;
+  return at::cat({at::tensor({share, count}, dtype), (loss.to(dtype) * count).reshape({1})});
 }
 
 void add_metrics(const ModelParts& parts, const TrainingBatch& batch, const Tensors& outputs,

@@ -111,7 +111,7 @@ TEST_P(SavesTest, AbortRemovesTheFile) {
 }
 
 TEST_P(SavesTest, IsGivenUpWhenTheClientIsGone) {
-  TestServers servers(1, {.give_up_saves_after = milliseconds(100)});
+  TestServers servers(1, {.give_up_saves_after = seconds(1)});
   TrainedVariables trained(servers, 1, kModel);
   const auto save = value_or_throw(checkpoints_.begin(trained, 1, stream()));
   const std::string file = checkpoints_.path() + "/ps-0-of-1.safetensors";
