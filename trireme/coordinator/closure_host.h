@@ -55,9 +55,9 @@ class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
   absl::Status add_resource(uint64_t id, std::shared_ptr<ResourceReader> reader);
   void drop_resource(uint64_t id);
 
-  // Runs a batch. Closures that take turns enter after those of the batches that were sent before.
-  // Calls `done` once, when all closures have ended, or at once with NOT_FOUND if a
-  // function or a resource is unknown.
+  // Runs a batch. Closures that take turns do so after those of the batches that were sent before.
+  // Calls `done` once, when all closures have ended, or at once with NOT_FOUND if a function or a
+  // resource is unknown.
   void run(ReceivedBatch received, std::stop_source stop, ClosureBatch::Done done);
   // Returns true if run() is likely to return sooner than another thread can be woken.
   bool is_quick(const std::vector<ReceivedClosure>& closures);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
-#include <iterator>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -137,10 +136,9 @@ void ClosureQueue::end_pause() {
   {
     MutexLock lock(mutex_);
     paused_ = false;
-    std::deque<ClosurePtr> all;
-    std::ranges::merge(queued_, held_, std::back_inserter(all), {}, &Closure::place,
-                       &Closure::place);
-    queued_ = std::move(all);
+    queued_.swap(held_);  // Mostly no closure was queued, and all were held.
+    const auto middle = queued_.insert(queued_.end(), held_.begin(), held_.end());
+    std::ranges::inplace_merge(queued_, middle, {}, &Closure::place);
     held_.clear();
     notify();
   }

@@ -152,9 +152,9 @@ Tensor numbers(const std::vector<double>& values) {
 }
 
 // Returns {share, examples, loss * examples}, where `share` is 1, or the part of a step that a
-// replica or a batch of several is. A float32 loss is not converted if float32 has all these
-// numbers: small steps are counted in microseconds. The loss may not be a number, and must not
-// spoil the others then.
+// replica or a batch of several is. A float32 loss is not converted, since small steps are counted
+// in microseconds, unless an execution has so many steps or examples that their sums in float32
+// would be inexact. The loss may not be a number, and must not spoil the others then.
 Tensor leading_sums(const ModelParts& parts, double share, int64_t examples, const Tensor& loss) {
   constexpr int64_t kWhole = 1 << 24;  // float32 has all whole numbers up to this
   const bool as_float = loss.scalar_type() == at::kFloat && share == 1 &&

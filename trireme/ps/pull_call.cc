@@ -133,17 +133,6 @@ void serve_pull(const PullContext& context, ServerCall call) {
   });
 }
 
-absl::Status check_fits_frame(const std::vector<std::shared_ptr<StoredVariable>>& variables) {
-  uint64_t bytes = 0;
-  for (const auto& variable : variables) {
-    bytes += variable->tensor.nbytes() + kAlignment;
-    if (bytes <= kFrameBytes) continue;
-    return malformed_request(
-        absl::StrCat("a push with a pull of more than ", kFrameBytes, " bytes"));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::vector<at::Tensor>> read_whole(
     const std::vector<std::shared_ptr<StoredVariable>>& variables,
     const std::shared_ptr<SnapshotBudget>& snapshots) {

@@ -26,8 +26,6 @@ struct PullContext {
 // may return before the call is answered.
 void serve_pull(const PullContext& context, ServerCall call);
 
-// Returns an error if the contents of variables are larger than a frame.
-absl::Status check_fits_frame(const std::vector<std::shared_ptr<StoredVariable>>& variables);
 // Returns the contents of variables as the tensors of a message (packing.h).
 absl::StatusOr<std::vector<at::Tensor>> read_whole(
     const std::vector<std::shared_ptr<StoredVariable>>& variables,

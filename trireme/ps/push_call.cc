@@ -15,6 +15,7 @@
 #include "trireme/ps/pull_call.h"
 #include "trireme/ps/update.h"
 #include "trireme/ps/variables.pb.h"
+#include "trireme/rpc/frame.h"
 
 // A push is checked as a whole before any of it is applied: handles, shapes, row ids, kinds, and
 // that the variables' optimizers accept the gradients. After that, the updates are applied by the
@@ -51,6 +52,18 @@ absl::Status check_handles_differ(const PushCall& push) {
   std::sort(sorted.begin(), sorted.end(), by_handle);
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
   return twice == sorted.end() ? absl::OkStatus() : named_twice((*twice)->object());
+}
+
+// Returns an error if the contents of variables are larger than a frame.
+absl::Status check_fits_frame(const std::vector<std::shared_ptr<StoredVariable>>& variables) {
+  uint64_t bytes = 0;
+  for (const auto& variable : variables) {
+    bytes += variable->tensor.nbytes() + kAlignment;
+    if (bytes <= kFrameBytes) continue;
+    return malformed_request(
+        absl::StrCat("a push with a pull of more than ", kFrameBytes, " bytes"));
+  }
+  return absl::OkStatus();
 }
 
 // Checks the request and decodes its updates.
