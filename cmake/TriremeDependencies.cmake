@@ -42,6 +42,11 @@ if(TORCH_CXX_FLAGS MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
   message(FATAL_ERROR
     "The LibTorch at ${TORCH_INSTALL_PREFIX} was built with the old C++ ABI. Use a cxx11-abi build.")
 endif()
+if(TRIREME_CUDA AND NOT TORCH_CUDA_LIBRARIES)
+  message(FATAL_ERROR
+    "TRIREME_CUDA needs a LibTorch that is built for CUDA, and the one at ${TORCH_INSTALL_PREFIX} is not. Name one that is: "
+    "-DTORCH_ROOT=/path/to/libtorch.")
+endif()
 
 # Torch's include folder contains headers of protobuf 3.13 and of its own fmt. A folder with one link,
 # placed first, makes <google/...> refer to the protobuf that we link.
@@ -79,6 +84,9 @@ endif()
 add_library(trireme_flags INTERFACE)
 target_compile_options(trireme_flags INTERFACE -Wall -Wextra -Werror=return-type -Wno-unused-parameter
                        -Wno-missing-field-initializers)
+if(TRIREME_CUDA)
+  target_compile_definitions(trireme_flags INTERFACE TRIREME_CUDA)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(trireme_flags INTERFACE -Werror=thread-safety -Wthread-safety)
 endif()

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -43,6 +44,23 @@ class SuspendDeviceCheck {
 
  private:
   std::unique_ptr<HookScope> suspended_hook_;
+};
+
+// Returns the number of device scopes that the calling thread is in.
+size_t device_scope_count();
+
+// Leaves only the `keep` outermost device scopes of the calling thread while it lives. The operator
+// hook of a scope stays.
+class SuspendDeviceScopes {
+ public:
+  explicit SuspendDeviceScopes(size_t keep);
+  ~SuspendDeviceScopes();
+
+  SuspendDeviceScopes(const SuspendDeviceScopes&) = delete;
+  SuspendDeviceScopes& operator=(const SuspendDeviceScopes&) = delete;
+
+ private:
+  const std::shared_ptr<void> suspended_;
 };
 
 }  // namespace internal

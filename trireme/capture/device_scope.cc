@@ -171,5 +171,18 @@ SuspendDeviceCheck::SuspendDeviceCheck() {
 
 SuspendDeviceCheck::~SuspendDeviceCheck() = default;
 
+size_t device_scope_count() {
+  return entries.size();
+}
+
+SuspendDeviceScopes::SuspendDeviceScopes(size_t keep)
+    : suspended_(std::make_shared<std::vector<ScopeEntry>>(entries)) {
+  entries.resize(keep);
+}
+
+SuspendDeviceScopes::~SuspendDeviceScopes() {
+  entries = std::move(*static_cast<std::vector<ScopeEntry>*>(suspended_.get()));
+}
+
 }  // namespace internal
 }  // namespace trireme

@@ -34,6 +34,7 @@
 #include "trireme/capture/device_request.h"
 #include "trireme/capture/device_scope.h"
 #include "trireme/capture/fingerprint.h"
+#include "trireme/capture/replica_scope.h"
 #include "trireme/capture/scope_stack.h"
 #include "trireme/exec/step_generator.h"
 #include "trireme/graph/call_rules.h"
@@ -397,6 +398,7 @@ void Recorder::annotate(Call& call) {
   // being evaluated leads back to the forward node by its number.
   const int index = builder_.nodes() - 1;
   call.node.set_in_backward(torch::autograd::get_current_graph_task_id() != -1);
+  call.node.set_replica(static_cast<uint32_t>(current_replica() + 1));
   request_device(call.node);
   if (const auto function = torch::autograd::get_current_node()) {
     const auto forward = forward_nodes_.find(function->sequence_nr());

@@ -1,5 +1,7 @@
 #include "trireme/capture/scope.h"
 
+#include <utility>
+
 #include "trireme/capture/scope_stack.h"
 
 namespace trireme {
@@ -17,8 +19,19 @@ Scope::~Scope() {
   scope_names.pop_back();
 }
 
-const std::vector<std::string>& internal::scope_stack() {
+namespace internal {
+
+const std::vector<std::string>& scope_stack() {
   return scope_names;
 }
 
+SuspendScopes::SuspendScopes(size_t keep) : suspended_(scope_names) {
+  scope_names.resize(keep);
+}
+
+SuspendScopes::~SuspendScopes() {
+  scope_names = std::move(suspended_);
+}
+
+}  // namespace internal
 }  // namespace trireme

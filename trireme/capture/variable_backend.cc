@@ -2,6 +2,8 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "trireme/graph/operators.h"
 
 namespace trireme::internal {
@@ -10,6 +12,14 @@ namespace {
 thread_local std::vector<std::shared_ptr<VariableBackend>> backends;
 
 }  // namespace
+
+std::string stale_message(const std::string& variable, const std::vector<std::string>& places) {
+  return absl::StrCat(
+      "variable '", variable, "' lives on ", absl::StrJoin(places, ", "),
+      "; the program has only its initial values. Use it in a captured function, or copy the "
+      "current values into an ordinary module with strategy.pull(module, local), and back with "
+      "strategy.push(module, local)");
+}
 
 BackendScope::BackendScope(std::shared_ptr<VariableBackend> backend) {
   backends.push_back(std::move(backend));

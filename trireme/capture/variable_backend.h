@@ -30,8 +30,9 @@ class VariableHolder {
   virtual void change(const VariableRecord& variable, Change change, const at::Tensor& value) = 0;
 };
 
-// Stores variables outside of the program for as long as they live: on parameter servers (ps/). The
-// program's own tensor of such a variable keeps the initial contents.
+// Stores variables for as long as they live: on parameter servers (ps/), or on devices of this
+// process (strategy/local_backend.h). Unless that is the program's memory, the program's own tensor
+// of such a variable keeps the initial contents.
 class VariableBackend : public VariableHolder {
  public:
   // Takes over a new variable. Its tensor holds the initial contents.
@@ -39,6 +40,9 @@ class VariableBackend : public VariableHolder {
   // Returns the devices of the variable's shards, in order.
   virtual std::vector<std::string> devices(const VariableRecord& variable) = 0;
 
+  // Returns true if an optimizer hands its gradients to the backend, with the two functions below.
+  // Otherwise its operators are part of the steps, and its state is in variables of the backend.
+  virtual bool applies_gradients() const { return true; }
   // Makes `rule` (optim/update_rule.h) the rule that gradients of these variables are applied with.
   virtual void set_optimizer(const VariableRecords& variables, const std::string& rule,
                              const std::map<std::string, double>& options) = 0;
@@ -49,6 +53,9 @@ class VariableBackend : public VariableHolder {
   // Runs a captured step that uses variables of this backend, and returns its results.
   virtual std::vector<at::Tensor> run(const FunctionStep& step, const StepOptions& options) = 0;
 };
+
+// Returns the error for code that uses the program's tensor of a variable that lives elsewhere.
+std::string stale_message(const std::string& variable, const std::vector<std::string>& places);
 
 // While it lives, the variables that the calling thread makes are placed in `backend`. Scopes nest.
 class BackendScope {

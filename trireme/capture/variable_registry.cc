@@ -43,7 +43,7 @@ class Registry {
       record->trainable = variable.trainable;
       record->aggregation = variable.aggregation;
       record->slot_of = std::move(variable.slot_of);
-      if (record->slot_of.empty() && !variable.in_program) record->backend = current_backend();
+      record->backend = variable.backend ? *variable.backend : current_backend();
       if (record->backend == nullptr) set_device(*record);
       by_name_[record->name] = record;
       by_tensor_[record->tensor.unsafeGetTensorImpl()] = record;

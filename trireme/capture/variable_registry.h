@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,8 +49,9 @@ struct NewVariable {
   at::Tensor tensor;
   bool trainable = true;
   std::string slot_of;
-  bool in_program = false;  // true to keep it in the program, whatever BackendScope is around it
   Aggregation aggregation = Aggregation::kNone;
+  // The backend, or null for the program; the one of the BackendScope around it if not set.
+  std::optional<std::shared_ptr<VariableBackend>> backend = {};
 };
 
 // Makes a tensor a variable, or returns the variable that it already is. It stays one as long as

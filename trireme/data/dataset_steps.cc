@@ -283,6 +283,7 @@ std::string describe_steps(const DatasetStep& step) {
       case StepKind::kPrefetch:
         return absl::StrCat(def.prefetch().count());
       case StepKind::kRebatch:
+        if (def.rebatch().parts() > 0) return absl::StrCat(def.rebatch().parts(), " parts");
         return absl::StrJoin(def.rebatch().sizes(), ", ");
       case StepKind::kCache:
       case StepKind::KIND_NOT_SET:

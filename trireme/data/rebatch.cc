@@ -62,4 +62,12 @@ Dataset rebatch(const Dataset& dataset, int workers, int replicas, int worker) {
   return Access<Dataset>::make(value_or_throw(add_step(last, std::move(def), {})));
 }
 
+Dataset divide_batches(const Dataset& dataset, int parts) {
+  if (parts == 1) return dataset;
+  proto::DatasetStep def;
+  def.mutable_rebatch()->set_parts(parts);
+  return Access<Dataset>::make(
+      value_or_throw(add_step(Access<Dataset>::last(dataset), std::move(def), {})));
+}
+
 }  // namespace trireme::internal

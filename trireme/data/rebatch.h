@@ -23,4 +23,10 @@ std::vector<int64_t> rebatch_sizes(int64_t global_batch_size, int workers, int r
 // batch().
 Dataset rebatch(const Dataset& dataset, int workers, int replicas, int worker);
 
+// Divides each batch of a dataset into `parts` parts, one for each replica of a process. Their
+// sizes differ by one at most, also those of a smaller batch at the end; parts without rows are
+// given too. So a step draws `parts` elements for each batch. Throws Error if the elements are not
+// batches.
+Dataset divide_batches(const Dataset& dataset, int parts);
+
 }  // namespace trireme::internal

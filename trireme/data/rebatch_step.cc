@@ -156,9 +156,83 @@ class Rebatched : public Stream<Element> {
   bool ended_ = false;  // true once the input has ended
 };
 
+// Gives the parts of each batch that it draws, as views of it.
+class Divided : public Stream<Element> {
+ public:
+  Divided(DatasetStepPtr step, StreamPtr<Element> input)
+      : parts_(step->def.rebatch().parts()), step_(std::move(step)), input_(std::move(input)) {}
+
+  Next<Element> next() override {
+    if (place_ == 0) {
+      TRIREME_ASSIGN_OR_RETURN(std::optional<Element> batch, input_->next());
+      if (!batch) return std::nullopt;
+      batch_ = *std::move(batch);
+      for (const at::Tensor& tensor : batch_) {
+        if (tensor.size(0) == batch_[0].size(0)) continue;
+        return make_status(ErrorCode::kInvalidArgument, "a batch has tensors of different sizes",
+                           {"", absl::StrCat("dataset step ", step_->number, " 'rebatch'")});
+      }
+    }
+    Element part;
+    for (const at::Tensor& tensor : batch_) {
+      const int64_t rows = tensor.size(0), size = rows / parts_, larger = rows % parts_;
+      part.push_back(tensor.narrow(0, place_ * size + std::min<int64_t>(place_, larger),
+                                   size + (place_ < larger ? 1 : 0)));
+    }
+    place_ = (place_ + 1) % parts_;
+    return part;
+  }
+
+  Skipped skip(int64_t count) override {
+    int64_t skipped = 0;
+    if (place_ == 0) {
+      TRIREME_ASSIGN_OR_RETURN(const int64_t batches, input_->skip(count / parts_));
+      skipped = batches * parts_;
+    }
+    for (; skipped < count; ++skipped) {
+      TRIREME_ASSIGN_OR_RETURN(const std::optional<Element> part, next());
+      if (!part) break;
+    }
+    return skipped;
+  }
+
+ private:
+  const int parts_;
+  const DatasetStepPtr step_;
+  const StreamPtr<Element> input_;
+  int place_ = 0;  // number of the next part of the batch
+  Element batch_;
+};
+
+absl::Status add_divided(DatasetStep& step) {
+  const int64_t parts = step.def.rebatch().parts();
+  if (parts > kMostParts) return invalid_argument(absl::StrCat("it has ", parts, " parts"));
+  std::vector<ElementSpec> specs;
+  for (const ElementSpec& spec : step.input->specs) {
+    if (spec.empty() || spec[0].sizes.empty()) {
+      return invalid_argument(absl::StrCat("its elements, ", to_string(spec),
+                                           ", are not batches; put batch() before it"));
+    }
+    const int64_t rows = spec[0].sizes[0];
+    for (int64_t size :
+         {rows < 0 ? -1 : (rows + parts - 1) / parts, rows < 0 ? -1 : rows / parts}) {
+      ElementSpec part = with_rows(spec, size);
+      if (std::ranges::find(specs, part) == specs.end()) specs.push_back(std::move(part));
+    }
+  }
+  step.specs = std::move(specs);
+  if (step.count != kEndless && step.count != kUnknownCount &&
+      __builtin_mul_overflow(step.count, parts, &step.count)) {
+    step.count = kUnknownCount;
+  }
+  step.items = Items::kElements;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status add_rebatch(DatasetStep& step) {
+  if (step.def.rebatch().parts() > 0) return add_divided(step);
   TRIREME_RETURN_IF_ERROR(check_batches(step.input->specs));
   const auto& given = step.def.rebatch().sizes();
   const std::vector<int64_t> sizes(given.begin(), given.end());
@@ -198,6 +272,9 @@ absl::Status add_rebatch(DatasetStep& step) {
 }
 
 StreamPtr<Element> make_rebatched(DatasetStepPtr step, StreamPtr<Element> input) {
+  if (step->def.rebatch().parts() > 0) {
+    return std::make_unique<Divided>(std::move(step), std::move(input));
+  }
   return std::make_unique<Rebatched>(std::move(step), std::move(input));
 }
 

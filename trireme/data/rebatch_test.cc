@@ -11,6 +11,7 @@
 #include "trireme/base/status.h"
 #include "trireme/data/dataset_data.h"
 #include "trireme/data/sharding.h"
+#include "trireme/data/used_numbers.h"
 #include "trireme/testing/error_of.h"
 
 namespace trireme::internal {
@@ -134,6 +135,26 @@ TEST(Rebatch, ContinuesOverSmallerBatches) {
               ElementsAre(5, 0, 3, 0, 1, 0));
   EXPECT_EQ(with_sizes(Dataset::range(8).batch(2), {5, 0, 3, 0}).size(), 4);
   EXPECT_EQ(with_sizes(Dataset::range(10).batch(2), {5, 0, 3, 0}).size(), 6);
+}
+
+TEST(DivideBatches, GivesAllPartsOfEachBatch) {
+  const Dataset dataset = Dataset::range(11).batch(5);  // of 5, 5 and 1
+  EXPECT_THAT(sizes_of(divide_batches(dataset, 2)), ElementsAre(3, 2, 3, 2, 1, 0));
+  EXPECT_THAT(numbers_in(divide_batches(dataset, 3)),
+              ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10));
+  EXPECT_EQ(divide_batches(Dataset::range(10).batch(5), 2).size(), 4);
+  EXPECT_THAT(specs_of(divide_batches(Dataset::range(10).batch(5), 2)),
+              ElementsAre("(int64[3])", "(int64[2])"));
+  for (int64_t used = 0; used <= 6; ++used) {
+    Iterator iterator = divide_batches(dataset, 2).iterator();
+    const IteratorPosition begin = Access<Iterator>::position(iterator);
+    Access<Iterator>::restore(iterator, {.seed = begin.seed, .next = static_cast<uint64_t>(used)});
+    int64_t left = 0;
+    while (iterator.next_optional()) ++left;
+    EXPECT_EQ(left, 6 - used);
+  }
+  EXPECT_THAT(error_of([] { divide_batches(Dataset::range(3), 2); }).message(),
+              HasSubstr("are not batches; put batch() before it"));
 }
 
 // Every number of elements that an iterator can continue after gives the elements that are left.

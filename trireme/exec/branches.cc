@@ -23,10 +23,13 @@
 #include <atomic>
 #include <deque>
 #include <limits>
+#include <map>
 #include <memory>
+#include <set>
 
 #include "trireme/base/executor.h"
 #include "trireme/base/mutex.h"
+#include "trireme/graph/operators.h"
 #include "trireme/graph/plan.h"
 
 namespace trireme::internal {
@@ -70,6 +73,55 @@ std::vector<std::vector<uint32_t>> dependencies(const Plan& plan) {
       });
     }
     if (node.random) random = i;
+    for (const NodePlan::Result& result : node.results) {
+      if (result.value >= 0) maker[result.value] = i;
+      for (int64_t value : result.list) {
+        if (value >= 0) maker[value] = i;
+      }
+    }
+  }
+  return needs;
+}
+
+// Returns the nodes that each node must wait for because of values and memory alone. A reader waits
+// for the last writer, and a writer for the readers since then as well.
+std::vector<std::vector<uint32_t>> memory_dependencies(const Plan& plan) {
+  struct Uses {
+    int64_t writer = -1;
+    std::vector<uint32_t> readers;  // since the last write
+  };
+  const auto& values = plan.graph->def.values();
+  std::vector<int64_t> maker(values.size(), -1);
+  std::map<int64_t, Uses> memory;  // by storage
+  // Inputs may share memory with each other.
+  const auto storage_of = [&](int64_t value) -> int64_t {
+    return values[value].source() == proto::Value::INPUT ? -1 : int64_t{plan.storages[value]};
+  };
+  std::vector<std::vector<uint32_t>> needs(plan.nodes.size());
+  for (uint32_t i = 0; i < plan.nodes.size(); ++i) {
+    const NodePlan& node = plan.nodes[i];
+    std::set<int64_t> used, written;
+    for_each_value_of(node, [&](uint32_t value) {
+      if (maker[value] >= 0) needs[i].push_back(maker[value]);
+      used.insert(storage_of(value));
+    });
+    for (int argument : writable_arguments(node.op)) {
+      const ArgumentPlan& plan_of = node.arguments[argument];
+      if (plan_of.kind == ArgumentPlan::Kind::kValue) written.insert(storage_of(plan_of.value));
+      for (int64_t value : plan_of.values) {
+        if (value >= 0) written.insert(storage_of(value));
+      }
+    }
+    for (int64_t storage : used) {
+      Uses& uses = memory[storage];
+      if (uses.writer >= 0) needs[i].push_back(uses.writer);
+      if (!written.contains(storage)) {
+        uses.readers.push_back(i);
+        continue;
+      }
+      needs[i].insert(needs[i].end(), uses.readers.begin(), uses.readers.end());
+      uses = {i, {}};
+    }
     for (const NodePlan::Result& result : node.results) {
       if (result.value >= 0) maker[result.value] = i;
       for (int64_t value : result.list) {
@@ -263,16 +315,30 @@ BranchSchedule schedule_branches(const Plan& plan, const std::vector<double>& se
   return schedule;
 }
 
+BranchSchedule schedule_lanes(const Plan& plan, const std::vector<int>& lane_of_node, int lanes) {
+  LaneAssignment placement{lane_of_node, std::vector<uint32_t>(lane_of_node.size())};
+  BranchSchedule schedule;
+  schedule.lanes.resize(lanes);
+  for (uint32_t i = 0; i < plan.nodes.size(); ++i) {
+    std::vector<BranchStep>& lane = schedule.lanes[lane_of_node[i]];
+    placement.position[i] = static_cast<uint32_t>(lane.size());
+    lane.push_back({i, {}, {}, {}});
+  }
+  add_waits(memory_dependencies(plan), placement, schedule);
+  add_frees(plan, placement, schedule);
+  return schedule;
+}
+
 bool run_branches(const BranchSchedule& schedule,
                   const std::function<absl::Status(int, const BranchStep&)>& run_step,
-                  absl::Status* status) {
+                  absl::Status* status, int helper_threads) {
   Helpers& helpers = Helpers::get();
   if (!helpers.try_acquire()) return false;
   const auto progress = std::make_shared<Progress>(schedule.lanes.size());
   const int helper_count = static_cast<int>(schedule.lanes.size()) - 1;
-  // An operator must see the same thread count on every lane, because the count decides how sums
-  // are split and thereby rounded.
-  const int threads = at::get_num_threads();
+  // An operator of a branch must see the same thread count on every lane, because the count decides
+  // how sums are split and thereby rounded.
+  const int threads = helper_threads > 0 ? helper_threads : at::get_num_threads();
   const at::ThreadLocalState state;
   helpers.submit(helper_count, [&](int helper) {
     return Work([&schedule, &run_step, &state, progress, helper, threads] {

@@ -42,14 +42,21 @@ struct BranchSchedule {
 // Distributes the nodes of a plan over `lanes` lanes. `seconds` has the time of each node.
 BranchSchedule schedule_branches(const Plan& plan, const std::vector<double>& seconds, int lanes);
 
+// Distributes the nodes of a plan over `lanes` lanes as `lane_of_node` says. Here an operator that
+// writes is not a fence: it waits only for the operators that use the same memory. Random operators
+// of different lanes must not draw from the same generator.
+BranchSchedule schedule_lanes(const Plan& plan, const std::vector<int>& lane_of_node, int lanes);
+
 // Runs every step of the schedule once, by calling `run_step` from the lanes' threads. Blocks until
 // all lanes are done, and sets `status`. If several steps fail, the error is that of the first one
 // in captured order, as if they had run in that order.
+//
+// An operator may use `helper_threads` threads on the helpers; 0 stands for as many as the caller.
 //
 // Returns false without running anything if another run has the helper threads: there are no idle
 // cores then.
 bool run_branches(const BranchSchedule& schedule,
                   const std::function<absl::Status(int lane, const BranchStep&)>& run_step,
-                  absl::Status* status);
+                  absl::Status* status, int helper_threads = 0);
 
 }  // namespace trireme::internal

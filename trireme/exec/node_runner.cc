@@ -15,9 +15,11 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/exec/mkl_warm_up.h"
+#include "trireme/exec/random.h"
 #include "trireme/exec/step_generator.h"
 #include "trireme/graph/describe_node.h"
 #include "trireme/graph/guards.h"
+#include "trireme/graph/operators.h"
 
 namespace trireme::internal {
 namespace {
@@ -32,6 +34,16 @@ absl::Status check_count(const char* what, size_t expected, size_t given) {
 
 void guard_layout(const at::Tensor& tensor) {
   if (tensor.defined() && tensor.layout() != at::kStrided) guard_sparse(tensor);
+}
+
+// Returns the device on which an operator with these arguments runs: that of a tensor, or the one
+// that it is told.
+c10::Device device_of(const torch::jit::Stack& arguments) {
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isTensor() && argument.toTensor().defined()) return argument.toTensor().device();
+    if (argument.isDevice()) return argument.toDevice();
+  }
+  return c10::kCPU;
 }
 
 // Zeroes the results of `empty` and its variants, whose memory may hold what others computed. The
@@ -54,6 +66,7 @@ void clear(torch::jit::Stack& results) {
 NodeRunner::NodeRunner(const Plan& plan, at::Generator generator)
     : plan_(plan), generator_(std::move(generator)), values_(plan.graph->def.values_size()) {
   warm_up_mkl();
+  if (plan_.has_moves) moves_.emplace(values_.size());
 }
 
 absl::Status NodeRunner::bind(const std::vector<at::Tensor>& inputs,
@@ -73,12 +86,13 @@ absl::Status NodeRunner::bind(const std::vector<at::Tensor>& inputs,
   return absl::OkStatus();
 }
 
-void NodeRunner::execute(const NodePlan& node, torch::jit::Stack& stack, bool in_order) {
+void NodeRunner::execute(const NodePlan& node, torch::jit::Stack& stack, bool in_order,
+                         int replica) {
   stack.clear();
   for (const ArgumentPlan& argument : node.arguments) push(argument, stack, in_order);
   for (int i : node.aliased) stack[i] = at::alias(stack[i].toTensor());
   enforce(node.rules, stack);
-  call(node, stack);
+  call(node, stack, replica);
   trim_results(node.rules, stack);
   if (node.makes_uninitialized) clear(stack);
   store_results(node, stack);
@@ -93,6 +107,7 @@ void NodeRunner::push(const ArgumentPlan& argument, torch::jit::Stack& stack, bo
       stack.push_back(argument.constant);
       return;
     case Kind::kValue:
+      if (values_[argument.value].isTensor()) await_move(argument.value);
       if (argument.last_use && in_order) {
         stack.push_back(std::move(values_[argument.value]));
       } else {
@@ -108,6 +123,7 @@ void NodeRunner::push(const ArgumentPlan& argument, torch::jit::Stack& stack, bo
       c10::List<at::Tensor> list;
       list.reserve(argument.values.size());
       for (int64_t value : argument.values) {
+        await_move(value);
         list.push_back(values_[value].toTensor());
         guard_layout(values_[value].toTensor());
       }
@@ -118,6 +134,7 @@ void NodeRunner::push(const ArgumentPlan& argument, torch::jit::Stack& stack, bo
       c10::List<std::optional<at::Tensor>> list;
       list.reserve(argument.values.size());
       for (int64_t value : argument.values) {
+        if (value >= 0) await_move(value);
         if (value >= 0) guard_layout(values_[value].toTensor());
         list.push_back(value < 0 ? std::nullopt
                                  : std::optional<at::Tensor>(values_[value].toTensor()));
@@ -131,15 +148,45 @@ void NodeRunner::push(const ArgumentPlan& argument, torch::jit::Stack& stack, bo
   }
 }
 
-void NodeRunner::call(const NodePlan& node, torch::jit::Stack& stack) {
-  // An operator without a generator argument draws from the process's default generator, which
-  // continues the step's stream during the call.
-  if (node.random && !node.has_generator) {
-    BorrowDefaultGenerator borrow(generator_);
-    node.op.callBoxed(stack);
-  } else {
-    node.op.callBoxed(stack);
+void NodeRunner::call(const NodePlan& node, torch::jit::Stack& stack, int replica) {
+  if (node.moves && moves_ && call_move(node, stack)) return;
+  if (!node.random) return node.op.callBoxed(stack);
+  at::Generator& generator = generator_of(replica, device_of(stack));
+  if (node.has_generator) {
+    stack[generator_argument(node.op)] = generator;
+    return node.op.callBoxed(stack);
   }
+  // An operator without a generator argument draws from the default generator of its device, which
+  // continues the step's stream during the call.
+  BorrowDefaultGenerator borrow(generator);
+  node.op.callBoxed(stack);
+}
+
+bool NodeRunner::call_move(const NodePlan& node, torch::jit::Stack& stack) {
+  constexpr size_t kDevice = 3;  // position of the argument of aten::_to_copy
+  const at::Tensor source = stack[0].toTensor();
+  if (!stack[kDevice].isDevice() || node.results[0].value < 0) return false;
+  const c10::Device to = stack[kDevice].toDevice();
+  if (source.is_cpu() || to.is_cpu() || source.device() == to) return false;
+  moves_->move(static_cast<uint32_t>(node.results[0].value), source, to, [&] {
+    node.op.callBoxed(stack);
+    return stack[0].toTensor();
+  });
+  return true;
+}
+
+// Replicas and devices draw different numbers, except for the first device of each kind.
+at::Generator& NodeRunner::generator_of(int replica, c10::Device device) {
+  if (replica < 0 && device.is_cpu()) return generator_;
+  MutexLock lock(mutex_);
+  at::Generator& generator = generators_[{replica, device.str()}];
+  if (!generator.defined()) {
+    uint64_t seed = generator_.current_seed();
+    if (replica >= 0) seed = step_seed(seed, static_cast<uint64_t>(replica) + 1);
+    if (device.index() > 0) seed = step_seed(~seed, static_cast<uint64_t>(device.index()));
+    generator = make_device_generator(device, seed);
+  }
+  return generator;
 }
 
 void NodeRunner::store_results(const NodePlan& node, torch::jit::Stack& stack) {

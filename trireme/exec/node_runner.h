@@ -4,11 +4,16 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 
+#include <map>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "trireme/base/error.h"
+#include "trireme/base/mutex.h"
+#include "trireme/exec/device_moves.h"
 #include "trireme/graph/plan.h"
 
 namespace trireme::internal {
@@ -29,8 +34,9 @@ class NodeRunner {
 
   // Runs one node; throws what its operator throws. `stack` is scratch space and empty afterwards.
   // With `in_order`, nodes run in captured order, and values are released at their last use;
-  // otherwise the caller releases them.
-  void execute(const NodePlan& node, torch::jit::Stack& stack, bool in_order);
+  // otherwise the caller releases them. A random operator draws from the generator of `replica`
+  // (-1 for none) for its device.
+  void execute(const NodePlan& node, torch::jit::Stack& stack, bool in_order, int replica = -1);
 
   // Return one output, or all of them. Must be called after all nodes have run. Outputs that share
   // memory with variables or constants are copied.
@@ -48,13 +54,24 @@ class NodeRunner {
 
  private:
   void push(const ArgumentPlan& argument, torch::jit::Stack& stack, bool in_order);
-  void call(const NodePlan& node, torch::jit::Stack& stack);
+  void call(const NodePlan& node, torch::jit::Stack& stack, int replica);
+  // Calls a move. Returns false if it is not one from one accelerator to another.
+  bool call_move(const NodePlan& node, torch::jit::Stack& stack);
+  // Makes the device of a moved value wait for it. Must be called for each use.
+  void await_move(int64_t value) {
+    if (moves_) moves_->await(static_cast<uint32_t>(value), values_[value].toTensor());
+  }
+  at::Generator& generator_of(int replica, c10::Device device);
   void store_results(const NodePlan& node, torch::jit::Stack& stack);
   void store_list(const NodePlan::Result& result, std::vector<at::Tensor> tensors);
 
   const Plan& plan_;
-  at::Generator generator_;
-  std::vector<c10::IValue> values_;  // by number; None before a value is made and once released
+  at::Generator generator_;  // of operators on the CPU outside of replicas
+  Mutex mutex_;
+  // The other generators, by replica and device. Made at the first use.
+  std::map<std::pair<int, std::string>, at::Generator> generators_ ABSL_GUARDED_BY(mutex_);
+  std::optional<DeviceMoves> moves_;  // nullopt if the plan has none
+  std::vector<c10::IValue> values_;   // by number; None before a value is made and once released
 };
 
 }  // namespace trireme::internal

@@ -27,6 +27,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/graph/describe_node.h"
+#include "trireme/graph/graph_header.h"
 #include "trireme/tensor/format_shape.h"
 
 namespace trireme::internal {
@@ -57,23 +58,6 @@ class VariableLocks {
 
 std::vector<int64_t> list(const google::protobuf::RepeatedField<int64_t>& items) {
   return {items.begin(), items.end()};
-}
-
-// Returns true if a tensor of this type is not empty and fills its memory without gaps, in some
-// order of its dimensions.
-bool is_dense(const proto::TensorType& type) {
-  std::vector<std::pair<int64_t, int64_t>> dimensions;
-  for (int i = 0; i < type.sizes_size(); ++i) {
-    if (type.sizes(i) == 0) return false;
-    if (type.sizes(i) > 1) dimensions.emplace_back(type.strides(i), type.sizes(i));
-  }
-  std::ranges::sort(dimensions);
-  int64_t expected = 1;
-  for (const auto& [stride, size] : dimensions) {
-    if (stride != expected) return false;
-    expected *= size;
-  }
-  return true;
 }
 
 bool has_type(const at::Tensor& tensor, const proto::TensorType& type) {

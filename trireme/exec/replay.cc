@@ -9,11 +9,13 @@
 // the schedule says which step releases a value (branches.h).
 #include "trireme/exec/replay.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isnan.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <limits>
@@ -25,6 +27,7 @@
 #include "trireme/base/status.h"
 #include "trireme/graph/describe_node.h"
 #include "trireme/graph/operators.h"
+#include "trireme/tensor/buffer_pool.h"
 
 namespace trireme::internal {
 namespace {
@@ -49,6 +52,7 @@ class Run {
 
   absl::Status execute() {
     if (options_.schedule != nullptr) return execute_in_branches(*options_.schedule);
+    if (options_.replicas != nullptr) return execute_replicas(*options_.replicas);
     if (observed_ || options_.tuner == nullptr) return execute_in_order();
     const BranchTuner::Attempt attempt = options_.tuner->next();
     if (attempt.time_operators) operator_seconds_.resize(plan_.nodes.size());
@@ -69,7 +73,7 @@ class Run {
       TRIREME_RETURN_IF_ERROR(run_node(i, [&] {
         const NodePlan& node = plan_.nodes[i];
         if (observed_) return execute_observed(i);
-        if (operator_seconds_.empty()) return runner_.execute(node, stack_, true);
+        if (operator_seconds_.empty()) return runner_.execute(node, stack_, true, replica_of(i));
         const auto begin = Clock::now();
         runner_.execute(node, stack_, true);
         operator_seconds_[i] = seconds_since(begin);
@@ -78,7 +82,20 @@ class Run {
     return absl::OkStatus();
   }
 
-  absl::Status execute_in_branches(const BranchSchedule& schedule) {
+  int replica_of(size_t node) const {
+    return options_.replicas == nullptr ? -1 : options_.replicas->node_replicas[node];
+  }
+
+  // Runs the replicas at the same time, on helpers that share the threads of the process. Operators
+  // outside of replicas run on this thread and may use all of them. To change the number of a
+  // thread costs about a millisecond, so each keeps its own.
+  absl::Status execute_replicas(const ReplicaLanes& replicas) {
+    if (observed_) return execute_in_order();
+    const int lanes = static_cast<int>(replicas.schedule.lanes.size()) - 1;
+    return execute_in_branches(replicas.schedule, std::max(1, at::get_num_threads() / lanes));
+  }
+
+  absl::Status execute_in_branches(const BranchSchedule& schedule, int helper_threads = 0) {
     std::vector<torch::jit::Stack> stacks(schedule.lanes.size());
     std::vector<std::atomic<uint32_t>> released(schedule.release_count.size());
     absl::Status status;
@@ -86,7 +103,7 @@ class Run {
         schedule,
         [&](int lane, const BranchStep& step) {
           return run_node(step.node, [&] {
-            runner_.execute(plan_.nodes[step.node], stacks[lane], false);
+            runner_.execute(plan_.nodes[step.node], stacks[lane], false, replica_of(step.node));
             // The last lane to release a value clears it: by then all others have read it.
             for (uint32_t value : step.frees) runner_.value(value) = c10::IValue();
             for (uint32_t value : step.releases) {
@@ -95,7 +112,7 @@ class Run {
             }
           });
         },
-        &status);
+        &status, helper_threads);
     return ran ? status : execute_in_order();
   }
 
@@ -109,6 +126,8 @@ class Run {
                          runner_.origin());
     }
     try {
+      std::optional<PooledResults> pooled;
+      if (options_.pooled) pooled.emplace();
       run();
     } catch (...) {
       return runner_.current_exception_as_status(node);
@@ -125,7 +144,7 @@ class Run {
       for (int i : writable_arguments(node.op)) collect(node.arguments[i], written);
     }
     const auto begin = OperatorTrace::Clock::now();
-    runner_.execute(node, stack_, true);
+    runner_.execute(node, stack_, true, replica_of(index));
     if (options_.trace != nullptr) {
       options_.trace->add(node, index, begin, OperatorTrace::Clock::now());
     }
@@ -176,6 +195,15 @@ class Run {
 };
 
 }  // namespace
+
+// Lane 0 has the operators outside of replicas.
+ReplicaLanes::ReplicaLanes(const Plan& plan, std::vector<int> replicas)
+    : node_replicas(std::move(replicas)) {
+  std::vector<int> lanes = node_replicas;
+  int last = 0;
+  for (int& lane : lanes) last = std::max(last, ++lane);
+  schedule = schedule_lanes(plan, lanes, last + 1);
+}
 
 absl::StatusOr<std::vector<at::Tensor>> replay(const Plan& plan,
                                                const std::vector<at::Tensor>& inputs,

@@ -37,6 +37,16 @@ class OperatorTrace {
   std::vector<Event> events_;
 };
 
+// How a plan runs whose operators belong to replicas: each replica on a thread of its own. Made
+// once for a plan.
+struct ReplicaLanes {
+  // Makes the lanes. `replicas` has the replica of each node; -1 for none.
+  ReplicaLanes(const Plan& plan, std::vector<int> replicas);
+
+  std::vector<int> node_replicas;
+  BranchSchedule schedule;
+};
+
 struct ReplayOptions {
   std::stop_token stop;            // cancels the run; checked before each operator
   bool check_numerics = false;     // true to fail at the first operator that produces a NaN
@@ -44,9 +54,14 @@ struct ReplayOptions {
   // True to fill the results of `empty` and its variants with NaN or an odd number, so that a read
   // of unwritten memory becomes visible. For the capture's checks.
   bool poison_uninitialized = false;
+  // True to allocate large results from the process's pool of memory (tensor/buffer_pool.h).
+  bool pooled = false;
   // Decides whether this run uses branches, and learns from it. Null for captured order. A tuner
   // serves the runs of one plan.
   BranchTuner* tuner = nullptr;
+  // Runs the replicas of the plan at the same time, and ignores the tuner, unless null. Each
+  // replica draws from a generator of its own.
+  const ReplicaLanes* replicas = nullptr;
   // Runs in these branches and ignores the tuner, unless null. For tests and benchmarks; must not
   // be combined with tracing or checks.
   const BranchSchedule* schedule = nullptr;

@@ -6,6 +6,7 @@
 #include "trireme/exec/step_generator.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 
 #include <mutex>
 
@@ -19,6 +20,10 @@ namespace {
 Mutex& borrow_mutex() {
   static auto* mutex = new Mutex;
   return *mutex;
+}
+
+at::Generator default_generator_of(c10::Device device) {
+  return at::globalContext().defaultGenerator(device);
 }
 
 at::Tensor state_of(at::Generator& generator) {
@@ -52,6 +57,15 @@ void set_seed_of(at::Generator& generator, uint64_t seed) {
 
 }  // namespace
 
+at::Generator make_device_generator(c10::Device device, uint64_t seed) {
+  if (device.is_cpu()) return at::detail::createCPUGenerator(seed);
+  at::Generator generator = at::globalContext()
+                                .getAcceleratorHooksInterface(device.type())
+                                .getNewGenerator(device.index());
+  set_seed_of(generator, seed);
+  return generator;
+}
+
 at::Generator make_step_generator(uint64_t seed, uint64_t step) {
   return at::detail::createCPUGenerator(step_seed(seed, step));
 }
@@ -61,13 +75,13 @@ at::Generator make_step_generator(uint64_t seed, uint64_t step) {
 BorrowDefaultGenerator::BorrowDefaultGenerator(at::Generator& step_generator)
     ABSL_NO_THREAD_SAFETY_ANALYSIS : step_generator_(step_generator) {
   borrow_mutex().lock();
-  at::Generator shared = at::detail::getDefaultCPUGenerator();
+  at::Generator shared = default_generator_of(step_generator_.device());
   saved_ = state_of(shared);
   set_state_of(shared, state_of(step_generator_));
 }
 
 BorrowDefaultGenerator::~BorrowDefaultGenerator() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  at::Generator shared = at::detail::getDefaultCPUGenerator();
+  at::Generator shared = default_generator_of(step_generator_.device());
   set_state_of(step_generator_, state_of(shared));
   set_state_of(shared, saved_);
   borrow_mutex().unlock();

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 
@@ -11,9 +12,12 @@ namespace trireme::internal {
 // Returns a new generator, seeded for a step.
 at::Generator make_step_generator(uint64_t seed, uint64_t step);
 
+// Returns a new generator of a device with this seed.
+at::Generator make_device_generator(c10::Device device, uint64_t seed);
+
 // Lets operators without a generator argument draw from a step's generator: for its lifetime, the
-// default generator continues the step's stream. The constructor blocks while another object of
-// this class exists in the process.
+// default generator of its device continues the step's stream. The constructor blocks while another
+// object of this class exists in the process.
 class BorrowDefaultGenerator {
  public:
   explicit BorrowDefaultGenerator(at::Generator& step_generator);

@@ -1,5 +1,6 @@
 #include "trireme/function/captured_graph.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,6 +46,18 @@ std::shared_ptr<VariableBackend> backend_of(
   return backend;
 }
 
+// Returns the plan for the devices that scopes name. A graph of tensors that are on an accelerator
+// already runs where they are.
+std::shared_ptr<const DevicePlan> devices_of(const CapturedGraph& graph, bool inputs_on_cpu) {
+  if (graph.backend != nullptr || !graph.remote.empty() || !inputs_on_cpu) return nullptr;
+  DeviceGraphOptions options{.default_device = default_device()};
+  for (const auto& variable : graph.variables) {
+    if (!variable->tensor.is_cpu()) return nullptr;
+    options.variable_devices.push_back({c10::Device(c10::kCPU)});
+  }
+  return plan_devices(*graph.plan, options);
+}
+
 }  // namespace
 
 bool CapturedGraph::is_valid() const {
@@ -70,6 +83,9 @@ std::shared_ptr<const CapturedGraph> make_captured_graph(const std::string& func
                                                          FunctionCall::Shape shape,
                                                          std::vector<bool> accepts_end) {
   auto graph = std::make_shared<CapturedGraph>();
+  const bool inputs_on_cpu = std::ranges::all_of(
+      checked.captured.inputs,
+      [](const at::Tensor& input) { return !input.defined() || input.is_cpu(); });
   graph->modules = std::move(modules);
   graph->plan = std::move(checked.plan);
   graph->variables = std::move(checked.captured.variables);
@@ -79,6 +95,7 @@ std::shared_ptr<const CapturedGraph> make_captured_graph(const std::string& func
   graph->accepts_end = std::move(accepts_end);
   graph->remote = remote_part(graph->plan->graph->def);
   graph->backend = backend_of(function, graph->variables);
+  graph->devices = devices_of(*graph, inputs_on_cpu);
   for (const auto& variable : graph->variables) {
     graph->storages.push_back(variable->tensor.storage().getWeakStorageImpl());
     graph->need_gradients.push_back(variable->tensor.requires_grad());

@@ -10,6 +10,7 @@
 #include "trireme/capture/self_check.h"
 #include "trireme/capture/variable_backend.h"
 #include "trireme/exec/branch_tuner.h"
+#include "trireme/function/device_plan.h"
 #include "trireme/function/function_call.h"
 #include "trireme/function/module_states.h"
 
@@ -33,6 +34,8 @@ struct CapturedGraph {
   std::string remote;
   // Backend of the variables that do not live in the program; null if all do.
   std::shared_ptr<VariableBackend> backend;
+  // The plan for the devices that scopes name; null if it runs as it was captured.
+  std::shared_ptr<const DevicePlan> devices;
   mutable BranchTuner tuner;
 
   // Returns true if the program's state outside of the signature is still the one that the graph

@@ -16,8 +16,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
-#include <fstream>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "trireme/base/error.h"
@@ -29,12 +27,12 @@
 #include "trireme/exec/mkl_warm_up.h"
 #include "trireme/exec/random.h"
 #include "trireme/exec/replay.h"
-#include "trireme/exec/step_generator.h"
 #include "trireme/function/captured_graph.h"
 #include "trireme/function/draw_discovery.h"
 #include "trireme/function/drawn_call.h"
 #include "trireme/function/function_count.h"
 #include "trireme/function/module_states.h"
+#include "trireme/function/replay_step.h"
 #include "trireme/function/replicas.h"
 #include "trireme/function/signature_cache.h"
 
@@ -193,32 +191,18 @@ struct FunctionCore::Impl {
     return step;
   }
 
-  std::vector<at::Tensor> replay_here(const CapturedGraph& graph,
-                                      const std::vector<at::Tensor>& inputs,
-                                      const StepOptions& step_options) {
+  static std::vector<at::Tensor> replay_here(const CapturedGraph& graph, const FunctionStep& step,
+                                             const StepOptions& options) {
     std::vector<at::Tensor> variables;
     variables.reserve(graph.variables.size());
     for (const auto& variable : graph.variables) variables.push_back(variable->tensor);
-    const uint64_t step = count.take();
-    at::Generator generator;
-    if (graph.plan->graph->def.random()) generator = make_step_generator(seed(), step);
-    OperatorTrace trace;
-    ReplayOptions replay_options;
-    replay_options.stop = step_options.stop;
-    replay_options.check_numerics = step_options.check_numerics;
-    replay_options.tuner = &graph.tuner;
-    if (!step_options.trace_file.empty()) replay_options.trace = &trace;
-    // Counted before the first write, so that a capture on another thread does not take it for a
-    // hidden write of its own step.
-    for (size_t i = 0; i < variables.size(); ++i) {
-      if (graph.plan->variable_written[i]) ++graph.variables[i]->replays;
+    ReplayOptions how;
+    if (graph.devices == nullptr) {
+      how.tuner = &graph.tuner;
+      return replay_step(step, *graph.plan, variables, options, how);
     }
-    std::vector<at::Tensor> outputs = value_or_throw(
-        replay(*graph.plan, inputs, variables, std::move(generator), replay_options));
-    if (replay_options.trace != nullptr) {
-      std::ofstream(step_options.trace_file) << trace.chrome_json();
-    }
-    return outputs;
+    if (graph.devices->replicas) how.replicas = &*graph.devices->replicas;
+    return replay_step(step, *graph.devices->plan, variables, options, how);
   }
 };
 
@@ -236,14 +220,11 @@ FunctionCore::Result FunctionCore::run(const FunctionCall& call, const StepOptio
   Impl::Prepared& prepared = *found;
   const CapturedGraph& graph = *prepared.graph;
   impl_->check_runs_here(prepared);
-  if (graph.backend != nullptr) {
-    const auto step = impl_->step_of(prepared);
-    step->step = impl_->count.take();
-    prepared.call.keep();
-    return {graph.backend->run(*step, options), graph.shape};
-  }
+  const auto step = impl_->step_of(prepared);
+  step->step = impl_->count.take();
   prepared.call.keep();
-  return {impl_->replay_here(graph, prepared.inputs, options), graph.shape};
+  if (graph.backend != nullptr) return {graph.backend->run(*step, options), graph.shape};
+  return {Impl::replay_here(graph, *step, options), graph.shape};
 }
 
 std::shared_ptr<const FunctionStep> FunctionCore::step(const FunctionCall& call) {

@@ -16,7 +16,8 @@ int replica_id();
 
 namespace internal {
 
-// Runs a body once for each replica, in order, on the calling thread.
+// Runs a body once for each replica, in order, on the calling thread. Replicas that call
+// all_reduce() run in turns, from each call of it to the next.
 //
 // With several replicas, changes of variables are not made where the body asks for them. They are
 // collected, and each is made once after the last replica, from the values of all replicas. So all
@@ -36,11 +37,14 @@ struct DeferredChange {
   std::string call;    // name of the call for errors: "assign"
   Aggregation aggregation;
   std::vector<at::Tensor> values;  // values of this replica; must not be written to afterwards
-  // Makes the change with the combined values. Called once for all replicas.
+  // Makes the change with the combined values. Called once for all replicas. Must not be null.
   std::function<void(const std::vector<at::Tensor>& aggregated)> make;
 };
 // Adds a change of the current replica. Must be called in a replica.
 void defer(DeferredChange change);
+
+// Implements all_reduce(). In a replica, it returns when all replicas have called it.
+at::Tensor all_reduce_replicas(Aggregation aggregation, const at::Tensor& value);
 
 // Combines the tensors of the replicas, one by one. All replicas must give the same number of
 // tensors. Undefined ones count as zero. Sums of sparse tensors are sparse.

@@ -29,7 +29,7 @@ std::string signature_key(const std::vector<std::string>& arguments) {
   if (const auto dtype = c10::get_default_dtype_as_scalartype(); dtype != at::kFloat) {
     absl::StrAppend(&key, "|default ", c10::toString(dtype));
   }
-  for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
+  for (const at::DeviceType device : {at::kCPU, at::kCUDA, at::kPrivateUse1}) {
     if (!at::autocast::is_autocast_enabled(device)) continue;
     absl::StrAppend(&key, "|autocast ", c10::DeviceTypeName(device), " ",
                     c10::toString(at::autocast::get_autocast_dtype(device)));

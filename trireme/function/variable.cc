@@ -117,8 +117,7 @@ at::Tensor own_copy(const at::Tensor& initial, bool trainable) {
 
 Variable::Variable(std::string name, const at::Tensor& initial, VariableOptions options)
     : record_(internal::add_variable({std::move(name), own_copy(initial, options.trainable),
-                                      options.trainable, /*slot_of=*/"", /*in_program=*/false,
-                                      options.aggregation})) {}
+                                      options.trainable, /*slot_of=*/"", options.aggregation})) {}
 
 Variable::Variable(std::shared_ptr<internal::VariableRecord> record) : record_(std::move(record)) {}
 

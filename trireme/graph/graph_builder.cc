@@ -32,6 +32,12 @@ void for_each_value(const proto::Argument& argument, const std::function<void(in
   }
 }
 
+int64_t element_count(const proto::TensorType& type) {
+  int64_t count = 1;
+  for (int64_t size : type.sizes()) count *= size;
+  return count;
+}
+
 GraphBuilder::GraphBuilder(const std::string& name) : graph_(std::make_shared<GraphData>()) {
   graph_->def.set_name(name);
   graph_->def.set_format(1);

@@ -56,4 +56,7 @@ void for_each_value(const proto::Argument& argument, const std::function<void(in
 // Sets `type` to the dtype, sizes and strides of `tensor`.
 void set_type(const at::Tensor& tensor, proto::TensorType* type);
 
+// Returns the number of elements of a tensor of this type.
+int64_t element_count(const proto::TensorType& type);
+
 }  // namespace trireme::internal

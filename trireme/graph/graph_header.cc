@@ -1,5 +1,9 @@
 #include "trireme/graph/graph_header.h"
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/ScalarType.h>
 
@@ -82,6 +86,22 @@ absl::Status check_type(const proto::TensorType& type) {
     if (size < 0) return invalid_argument(absl::StrCat("a tensor has the size ", size));
   }
   return absl::OkStatus();
+}
+
+bool is_dense(const proto::TensorType& type) {
+  if (type.sparse()) return false;
+  std::vector<std::pair<int64_t, int64_t>> dimensions;
+  for (int i = 0; i < type.sizes_size(); ++i) {
+    if (type.sizes(i) == 0) return false;
+    if (type.sizes(i) > 1) dimensions.emplace_back(type.strides(i), type.sizes(i));
+  }
+  std::ranges::sort(dimensions);
+  int64_t expected = 1;
+  for (const auto& [stride, size] : dimensions) {
+    if (stride != expected) return false;
+    expected *= size;
+  }
+  return true;
 }
 
 }  // namespace trireme::internal

@@ -19,4 +19,8 @@ absl::Status check_header(const proto::GraphDef& def, size_t constants);
 // Checks that a tensor of this type can exist, as far as dtype and dimensions go.
 absl::Status check_type(const proto::TensorType& type);
 
+// Returns true if a tensor of this type is not empty and fills its memory without gaps, in some
+// order of its dimensions.
+bool is_dense(const proto::TensorType& type);
+
 }  // namespace trireme::internal

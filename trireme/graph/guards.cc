@@ -300,7 +300,7 @@ void guard_offsets(const at::Tensor& offsets, const at::Tensor& indices) {
   require(offsets.dim() == 1 && offsets.numel() > 0,
           "'offsets' must have one dimension and must not be empty");
   require_range(offsets, 0, indices.numel() + 1, "offsets");
-  const at::Tensor wide = offsets.to(at::kLong).contiguous();
+  const at::Tensor wide = offsets.to(at::kCPU, at::kLong).contiguous();
   const int64_t* begin = wide.const_data_ptr<int64_t>();
   require(begin[0] == 0 && std::is_sorted(begin, begin + wide.numel()),
           "'offsets' must begin with 0 and must not decrease");

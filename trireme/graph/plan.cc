@@ -187,6 +187,11 @@ class Compiler {
     plan.random = is_random(op);
     plan.writes = !writable_arguments(op).empty();
     plan.makes_uninitialized = makes_uninitialized(op);
+    plan.moves = node.op() == "aten::_to_copy";
+    for (const ArgumentPlan& argument : plan.arguments) {
+      if (!plan.moves || !argument.constant.isDevice()) continue;
+      plan_->has_moves |= !argument.constant.toDevice().is_cpu();
+    }
     TRIREME_RETURN_IF_ERROR(add_results(node, plan));
     // The operator's name decides as well as the graph's flag: a variable must keep its shape even
     // if the graph lies.

@@ -42,6 +42,8 @@ struct NodePlan {
   bool has_generator = false;        // true if it gets the step's generator as an argument
   bool writes = false;               // true if it may write to an argument
   bool makes_uninitialized = false;  // true if its results have no contents yet
+  // True if it copies a tensor to a device that it names (aten::_to_copy).
+  bool moves = false;
   CallRules rules;
   // Receives (GraphDef.receives) that must have arrived before this node and that no earlier node
   // waits for. Empty unless the graph is one task's part.
@@ -78,6 +80,7 @@ struct Plan {
   // The storage of each value: two values have the same number if they may share memory.
   std::vector<uint32_t> storages;
   std::vector<SendPlan> sends;  // sorted by `after`
+  bool has_moves = false;       // true if some node may copy a tensor to an accelerator
 };
 
 // Compiles a graph into a plan. Checks everything that a file or a peer may have got wrong:

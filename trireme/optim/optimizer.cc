@@ -46,8 +46,9 @@ struct Optimizer::Bound {
   std::vector<Variable> variables;
   std::vector<std::vector<Variable>> slots;  // for each slot of the rule, parallel to `variables`
   Variable step, lr;
-  // Backend that the variables live in; null for the program. With a backend the updates are made
-  // there, with state beside the variables, and `slots` and `step` are not used.
+  // Backend that applies the gradients of the variables; null if the updates are operators of the
+  // program or of its steps. The state is then beside the variables, and `slots` and `step` are not
+  // used.
   std::shared_ptr<internal::VariableBackend> backend;
 
   // Sends gradients to the backend, or records them in a step under capture. Takes one for each
@@ -80,16 +81,30 @@ namespace {
 
 using VariableAccess = internal::Access<Variable>;
 
-// Makes a variable for an optimizer's state. It stays in the program even in the scope of parameter
-// servers.
-Variable make_state(std::string name, const Tensor& initial, const std::string& slot_of) {
+// Makes a variable for an optimizer's state, in this backend, or in the program if it is null,
+// whatever scope is around it.
+Variable make_state(std::string name, const Tensor& initial, const std::string& slot_of,
+                    const std::shared_ptr<internal::VariableBackend>& backend) {
   return VariableAccess::make(
       internal::add_variable({std::move(name), initial, /*trainable=*/false, slot_of,
-                              /*in_program=*/true, Aggregation::kOnlyFirstReplica}));
+                              Aggregation::kOnlyFirstReplica, backend}));
 }
 
-Variable number(const std::string& name, double value, at::ScalarType dtype) {
-  return make_state(name, at::full({}, value, dtype), "");
+Variable number(const std::string& name, double value, at::ScalarType dtype,
+                const std::shared_ptr<internal::VariableBackend>& backend) {
+  return make_state(name, at::full({}, value, dtype), "", backend);
+}
+
+// Returns the backend that all of the variables live in; null for the program.
+std::shared_ptr<internal::VariableBackend> backend_of(const std::vector<Variable>& variables) {
+  const auto& backend = VariableAccess::record(variables[0])->backend;
+  for (const Variable& variable : variables) {
+    if (VariableAccess::record(variable)->backend == backend) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                absl::StrCat("variables '", variables[0].name(), "' and '", variable.name(),
+                             "' do not live in one place; make an optimizer for each place"));
+  }
+  return backend;
 }
 
 internal::VariableRecords records_of(const std::vector<Variable>& variables) {
@@ -246,21 +261,15 @@ Optimizer::Optimizer(std::shared_ptr<const internal::UpdateRule> rule,
   const std::string name = rule_->name();
   check_not_capturing(name);
   std::vector<Variable> trainable = trainable_of(name, variables);
+  const auto backend = backend_of(trainable);
+  const bool applies = backend != nullptr && backend->applies_gradients();
+  const auto beside = applies ? nullptr : backend;  // where the state is
   Bound bound{absl::StrCat("the ", name, " optimizer of variable '", trainable[0].name(), "'"),
               std::move(trainable),
               {},
-              number(name + "/step", 0, at::kFloat),
-              number(name + "/lr", rule_->lr(), at::kDouble),
-              nullptr};
-  for (const Variable& variable : bound.variables) {
-    const auto& backend = VariableAccess::record(variable)->backend;
-    if (backend != VariableAccess::record(bound.variables[0])->backend) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  absl::StrCat("variables '", bound.variables[0].name(), "' and '", variable.name(),
-                               "' do not live in one place; make an optimizer for each place"));
-    }
-    bound.backend = backend;
-  }
+              number(name + "/step", 0, at::kFloat, beside),
+              number(name + "/lr", rule_->lr(), at::kDouble, beside),
+              applies ? backend : nullptr};
   if (bound.backend != nullptr) {
     bound.backend->set_optimizer(records_of(bound.variables), name, rule_->options());
     bound_ = std::make_shared<const Bound>(std::move(bound));
@@ -271,7 +280,7 @@ Optimizer::Optimizer(std::shared_ptr<const internal::UpdateRule> rule,
     for (const Variable& variable : bound.variables) {
       const Tensor value = VariableAccess::record(variable)->tensor.detach();
       tensors.push_back(make_state(absl::StrCat(variable.name(), "/", name, "/", slot.name),
-                                   at::full_like(value, slot.initial), variable.name()));
+                                   at::full_like(value, slot.initial), variable.name(), beside));
     }
   }
   bound_ = std::make_shared<const Bound>(std::move(bound));

@@ -29,12 +29,6 @@ namespace {
 
 using proto::Value;
 
-int64_t elements(const proto::TensorType& type) {
-  int64_t count = 1;
-  for (int64_t size : type.sizes()) count *= size;
-  return count;
-}
-
 // A part under construction. The maps lead from numbers of the whole graph to numbers of the part.
 struct Draft {
   GraphPart part;
@@ -206,7 +200,8 @@ class Cutter {
       });
       if (other) return std::nullopt;
     }
-    if (!base || elements(def_.values(*base).type()) != elements(def_.values(value).type())) {
+    if (!base ||
+        element_count(def_.values(*base).type()) != element_count(def_.values(value).type())) {
       return std::nullopt;
     }
     return base;
@@ -356,7 +351,7 @@ uint64_t bytes_of(const proto::GraphDef& def, const std::vector<int64_t>& values
     if (value < 0) continue;
     const proto::TensorType& type = def.values(static_cast<int>(value)).type();
     if (type.sparse()) return std::numeric_limits<uint64_t>::max();
-    bytes += static_cast<uint64_t>(elements(type)) *
+    bytes += static_cast<uint64_t>(element_count(type)) *
              c10::elementSize(static_cast<c10::ScalarType>(type.dtype()));
   }
   return bytes;

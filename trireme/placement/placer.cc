@@ -175,8 +175,8 @@ class Placer {
 
   absl::Status place_node(int index) {
     const proto::Node& node = def_.nodes(index);
-    if (const auto groups = items_by_task(index); !groups.empty()) {
-      for (const auto& [task, items] : groups) {
+    if (const auto groups = items_by_place(index); !groups.empty()) {
+      for (const auto& [where, items] : groups) {
         proto::Node part = sliced(node, items);
         Place place{device_of_group(node, items), "with the tensors of its lists on this task"};
         emit(std::move(part), std::move(place));
@@ -259,11 +259,12 @@ class Placer {
     return home;
   }
 
-  // Returns, for an operator over lists, the indices of the items on each task. Returns an empty
-  // map for any other operator, or if an item has no place.
-  std::map<TaskId, std::vector<int>> items_by_task(int index) const {
+  // Returns, for an operator over lists, the indices of the items on each GPU and on the CPUs of
+  // each task. The number is -1 for the CPUs, which share memory, and that of the GPU otherwise.
+  // Returns an empty map for any other operator, or if an item has no place.
+  std::map<std::pair<TaskId, int>, std::vector<int>> items_by_place(int index) const {
     const proto::Node& node = def_.nodes(index);
-    std::map<TaskId, std::vector<int>> groups;
+    std::map<std::pair<TaskId, int>, std::vector<int>> groups;
     if (!absl::StartsWith(node.op(), "aten::_foreach_") &&
         !absl::StartsWith(node.op(), "aten::_fused_")) {
       return groups;
@@ -273,7 +274,8 @@ class Placer {
     for (int i = 0; i < items.size(); ++i) {
       const std::optional<Place> place = items[i] < 0 ? std::nullopt : location_of_item(items[i]);
       if (!place) return {};
-      groups[place->task()].push_back(i);
+      const bool on_gpu = place->device.type == DeviceType::kGpu;
+      groups[{place->task(), on_gpu ? *place->device.index : -1}].push_back(i);
     }
     return groups;
   }

@@ -25,7 +25,7 @@
 //     default device of the task
 //
 // An operator over lists of tensors (`_foreach_mul_`, `_fused_adam_`) is split into one operator
-// for each task that has some of the tensors.
+// for each task that has some of the tensors, and for each GPU of the task.
 namespace trireme::internal {
 
 struct PlacementOptions {

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/status.h"
@@ -65,17 +64,13 @@ const PsVariable& created_variable(const VariableRecord& variable) {
   return *static_cast<const BackendState*>(variable.backend_state.get())->variable;
 }
 
-// Returns the error for code that uses the program's tensor of a variable on the servers.
-std::string stale_message(const PsVariable& variable) {
+// Returns the tasks that hold a variable.
+std::vector<std::string> tasks_of(const PsVariable& variable) {
   std::set<std::string> tasks;
   for (const VariableLayout::Shard& shard : variable.layout().shards) {
     tasks.insert(TaskId{"ps", shard.server}.to_string());
   }
-  return absl::StrCat(
-      "variable '", variable.name(), "' lives on ", absl::StrJoin(tasks, ", "),
-      "; the program has only its initial values. Use it in a captured function, or copy the "
-      "current values into an ordinary module with strategy.pull(module, local), and back with "
-      "strategy.push(module, local)");
+  return {tasks.begin(), tasks.end()};
 }
 
 }  // namespace
@@ -149,7 +144,7 @@ void ParameterServerBackend::create_pending_variables() {
     created_.insert_or_assign(variables[i].name(), variables[i]);
     static_cast<BackendState*>(records[i]->backend_state.get())->variable = variables[i];
     // From now on the program's tensor is stale.
-    lock_memory(records[i]->tensor, stale_message(variables[i]));
+    lock_memory(records[i]->tensor, stale_message(variables[i].name(), tasks_of(variables[i])));
   }
   placer_ = std::move(placer);
   pending_.clear();

@@ -65,7 +65,8 @@ struct PsStep {
 
   // Runs the operators. Its outputs are the results of the step, then the values to be pushed.
   std::shared_ptr<const Plan> plan;
-  std::shared_ptr<BranchTuner> tuner = std::make_shared<BranchTuner>();  // tuner of `plan`
+  // Tuner of `plan`; null to run it in captured order.
+  std::shared_ptr<BranchTuner> tuner = std::make_shared<BranchTuner>();
   size_t results = 0;               // number of outputs that are results of the step
   std::shared_ptr<const Plan> ids;  // computes row ids from the inputs; null if no rows are pulled
   std::vector<uint32_t> pulled;     // variables that are pulled whole

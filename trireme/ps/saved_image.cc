@@ -23,6 +23,12 @@ absl::StatusOr<std::shared_ptr<const SavedImage>> SavedImage::make(
   std::vector<TensorToSave> tensors;
   std::vector<StoredVariable::SavedOptimizer> optimizers;
   for (const auto& variable : variables) {
+    if (!variable->tensor.is_cpu()) {
+      return make_status(ErrorCode::kUnimplemented,
+                         "it cannot be saved with the variables of parameter servers, because a "
+                         "session has placed it on an accelerator; place it on a CPU",
+                         variable->object());
+    }
     tensors.push_back(tensor_to_save(variable->name, variable->tensor));
     const auto& optimizer = optimizers.emplace_back(variable->saved_optimizer());
     for (size_t i = 0; i < optimizer.slots.size(); ++i) {

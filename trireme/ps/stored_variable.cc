@@ -15,6 +15,7 @@
 #include "trireme/ps/packing.h"
 #include "trireme/tensor/buffer_pool.h"
 #include "trireme/tensor/dtype.h"
+#include "trireme/tensor/host_copy.h"
 
 // A shard and its records of pushes change together, under one lock. apply() takes the lock for
 // writing, asks the records whether the push is new, changes the contents and records the push
@@ -36,6 +37,10 @@
 // A save that writes the contents while they change has a watcher, which copies what a change is
 // about to overwrite. It is set and called under the lock, so that a change either comes before the
 // save or is seen by it. Without a save this costs one comparison.
+//
+// Variables of parameter servers are in the host's memory. A session may place a variable on an
+// accelerator; its functions use it there. Pulls and pushes of such a variable are rare, so they
+// work on a copy in the host's memory, made and written back under the lock.
 namespace trireme {
 
 using internal::TensorShape;
@@ -46,7 +51,7 @@ OptimizerState::OptimizerState(std::shared_ptr<const internal::UpdateRule> given
       step(at::full({}, 0.0, at::kFloat)),
       lr(at::full({}, rule->lr(), at::kDouble)) {
   for (const internal::Slot& slot : rule->slots()) {
-    slots.push_back(at::full_like(parameter, slot.initial));
+    slots.push_back(at::full_like(parameter, slot.initial, parameter.options().device(c10::kCPU)));
   }
 }
 
@@ -118,8 +123,11 @@ absl::StatusOr<uint64_t> StoredVariable::apply(const Update& update,
   drop_snapshot();
   before_change(update.ids);
   // The thread-safety analysis does not see that the lock is held inside the lambda.
-  const absl::Status status =
-      try_call([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { change(update, lr); });
+  const absl::Status status = try_call([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    const at::Tensor contents = copy_to_host(tensor);
+    change(contents, update, lr);
+    if (!tensor.is_cpu()) tensor.copy_(contents);
+  });
   if (!status.ok()) return with_origin(status, object());
   if (push) records_.add(push->writer, push->id);
   updates_.fetch_add(1, std::memory_order_relaxed);
@@ -144,23 +152,24 @@ absl::StatusOr<bool> StoredVariable::is_new(const Push& push) {
                    "watermarks"));
 }
 
-void StoredVariable::change(const Update& update, std::optional<double> lr) {
+void StoredVariable::change(const at::Tensor& contents, const Update& update,
+                            std::optional<double> lr) {
   const bool rows = update.ids.defined();
   switch (update.kind) {
     case Update::Kind::kAdd:
-      if (update.values.is_meta()) return internal::add_in_place(tensor, update.scattered);
-      rows ? internal::add_rows(tensor, update.ids, update.values)
-           : internal::add_in_place(tensor, update.values);
+      if (update.values.is_meta()) return internal::add_in_place(contents, update.scattered);
+      rows ? internal::add_rows(contents, update.ids, update.values)
+           : internal::add_in_place(contents, update.values);
       return;
     case Update::Kind::kAssign:
-      if (update.values.is_meta()) return update.scattered.copy_to(tensor.data_ptr());
-      rows ? internal::assign_rows(tensor, update.ids, update.values)
-           : internal::assign(tensor, update.values);
+      if (update.values.is_meta()) return update.scattered.copy_to(contents.data_ptr());
+      rows ? internal::assign_rows(contents, update.ids, update.values)
+           : internal::assign(contents, update.values);
       return;
     case Update::Kind::kGradient:
       break;
   }
-  optimizer_->update(tensor, update, lr);
+  optimizer_->update(contents, update, lr);
 }
 
 void OptimizerState::update(const at::Tensor& parameter, const Update& update,
@@ -188,10 +197,11 @@ void OptimizerState::update(const at::Tensor& parameter, const Update& update,
 uint64_t StoredVariable::read(const at::Tensor& ids, void* out) {
   reads_.fetch_add(1, std::memory_order_relaxed);
   ReaderLock lock(mutex);
+  const at::Tensor contents = copy_to_host(tensor);
   if (ids.defined()) {
-    internal::gather_rows(tensor, ids, out);
-  } else if (tensor.nbytes() > 0) {
-    std::memcpy(out, tensor.const_data_ptr(), tensor.nbytes());
+    internal::gather_rows(contents, ids, out);
+  } else if (contents.nbytes() > 0) {
+    std::memcpy(out, contents.const_data_ptr(), contents.nbytes());
   }
   return version();
 }
@@ -211,7 +221,7 @@ StoredVariable::Snapshot StoredVariable::snapshot(const std::shared_ptr<Snapshot
   MutexLock snapshot_lock(snapshot_mutex_);
   if (snapshot_.contents.defined() && snapshot_.version == version()) return snapshot_;
   Snapshot made{BufferPool::shared().empty(tensor.sizes(), tensor.scalar_type()), version()};
-  std::memcpy(made.contents.data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
+  std::memcpy(made.contents.data_ptr(), copy_to_host(tensor).const_data_ptr(), tensor.nbytes());
   if (!snapshot_.contents.defined()) {
     if (!kept->take(tensor.nbytes())) return made;
     snapshot_budget_ = kept;
@@ -302,8 +312,9 @@ void StoredVariable::overwrite(int slot, uint64_t offset, const void* data, size
   WriterLock lock(mutex);
   drop_snapshot();
   before_change(at::Tensor());
-  const at::Tensor& target = slot < 0 ? tensor : optimizer_->slots[slot];
+  const at::Tensor target = copy_to_host(slot < 0 ? tensor : optimizer_->slots[slot]);
   std::memcpy(static_cast<char*>(target.data_ptr()) + offset, data, bytes);
+  if (slot < 0 && !tensor.is_cpu()) tensor.copy_(target);
 }
 
 void StoredVariable::set_step(double step) {

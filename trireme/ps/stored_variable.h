@@ -149,8 +149,9 @@ class StoredVariable final : public HostedVariable {
     if (watcher_ != nullptr) watcher_->before_change(*this, ids);
   }
   double step() const ABSL_SHARED_LOCKS_REQUIRED(mutex);
-  // Changes the contents.
-  void change(const Update& update, std::optional<double> lr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Changes the contents, or a copy of them in the host's memory.
+  void change(const at::Tensor& contents, const Update& update, std::optional<double> lr)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   // Drops the kept snapshot. Pulls that are sending it keep it until they are done.
   void drop_snapshot();

@@ -1,5 +1,7 @@
 #include "trireme/ps/variable_store.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -112,7 +114,7 @@ const VariableStore::Entry* VariableStore::find_entry(const VariableScope& scope
 
 absl::StatusOr<VariableStore::Created> VariableStore::make(
     const VariableScope& scope, const std::string& name, const TensorShape& shape,
-    const std::function<void(at::Tensor&)>& fill, uint64_t member) {
+    const std::function<void(at::Tensor&)>& fill, uint64_t member, c10::Device device) {
   const auto same = [&](const Variable& found) -> absl::StatusOr<Created> {
     if (TensorShape::of(found->tensor) == shape) return Created{found, false};
     return make_status(ErrorCode::kAlreadyExists,
@@ -133,7 +135,9 @@ absl::StatusOr<VariableStore::Created> VariableStore::make(
   const uint64_t bytes = shape.bytes();
   TRIREME_RETURN_IF_ERROR(reserve(name, bytes, "it"));
   absl::StatusOr<at::Tensor> tensor = try_call([&] {
-    at::Tensor made = BufferPool::shared().empty(shape.sizes, shape.dtype);
+    at::Tensor made = device.is_cpu()
+                          ? BufferPool::shared().empty(shape.sizes, shape.dtype)
+                          : at::empty(shape.sizes, at::dtype(shape.dtype).device(device));
     fill(made);
     return made;
   });
@@ -163,10 +167,13 @@ absl::StatusOr<VariableStore::Created> VariableStore::make(
 
 absl::StatusOr<std::shared_ptr<HostedVariable>> VariableStore::create(const VariableScope& scope,
                                                                       const std::string& name,
-                                                                      const at::Tensor& initial) {
-  TRIREME_ASSIGN_OR_RETURN(const Created created,
-                           make(scope, name, TensorShape::of(initial),
-                                [&](at::Tensor& made) { made.copy_(initial.detach()); }));
+                                                                      const at::Tensor& initial,
+                                                                      c10::Device device) {
+  TRIREME_ASSIGN_OR_RETURN(
+      const Created created,
+      make(
+          scope, name, TensorShape::of(initial),
+          [&](at::Tensor& made) { made.copy_(initial.detach()); }, /*member=*/0, device));
   return created.variable;
 }
 

@@ -52,7 +52,8 @@ class VariableStore final : public VariableHost {
                                                        const std::string& name) override;
   absl::StatusOr<std::shared_ptr<HostedVariable>> create(const VariableScope& scope,
                                                          const std::string& name,
-                                                         const at::Tensor& initial) override;
+                                                         const at::Tensor& initial,
+                                                         c10::Device device = c10::kCPU) override;
   absl::Status check(const VariableScope& scope) const override;
   void drop_container(const VariableScope& scope) override;
 
@@ -71,7 +72,8 @@ class VariableStore final : public VariableHost {
   // the memory limit and with ALREADY_EXISTS if the variable has another shape or dtype.
   absl::StatusOr<Created> make(const VariableScope& scope, const std::string& name,
                                const internal::TensorShape& shape,
-                               const std::function<void(at::Tensor&)>& fill, uint64_t member = 0);
+                               const std::function<void(at::Tensor&)>& fill, uint64_t member = 0,
+                               c10::Device device = c10::kCPU);
 
   // Finds a variable by name. Fails with NOT_FOUND if there is none.
   absl::StatusOr<Variable> lookup(const VariableScope& scope, const std::string& name);

@@ -240,7 +240,7 @@ std::shared_ptr<internal::RegisteredPart> part_that_adds(const at::Tensor& like)
   node->add_arguments()->set_integer(1);
   node->add_results()->set_none(true);
   auto part = std::make_shared<internal::RegisteredPart>();
-  part->plan = value_or_throw(internal::compile(builder.finish()));
+  part->plan = value_or_throw(internal::PartPlan::make(builder.finish()));
   return part;
 }
 

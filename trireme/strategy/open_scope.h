@@ -1,13 +1,18 @@
 #pragma once
 
+#include <memory>
 #include <variant>
 
 #include "trireme/strategy/parameter_server_strategy.h"
 
 namespace trireme::internal {
 
-// A strategy whose scope is open: the default strategy, or one of a class of its own.
-using ScopedStrategy = std::variant<std::monostate, ParameterServerStrategy>;
+class StrategyKind;
+
+// A strategy whose scope is open: the default strategy, one with parameter servers, or another kind
+// (distribute/strategy_kind.h).
+using ScopedStrategy =
+    std::variant<std::monostate, ParameterServerStrategy, std::shared_ptr<StrategyKind>>;
 
 // Notes that a scope of a strategy is open on the thread that makes the object, for as long as the
 // object lives. Scopes nest.

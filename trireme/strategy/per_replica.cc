@@ -3,7 +3,13 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
 
-namespace trireme::internal {
+namespace trireme {
+
+at::Tensor all_reduce(ReduceOp op, const at::Tensor& value) {
+  return internal::all_reduce_replicas(internal::aggregation_of(op), value);
+}
+
+namespace internal {
 
 void check_slices(size_t values, int replicas) {
   if (values == static_cast<size_t>(replicas)) return;
@@ -12,4 +18,5 @@ void check_slices(size_t values, int replicas) {
                            replicas, " replicas; make it with one value for each replica"));
 }
 
-}  // namespace trireme::internal
+}  // namespace internal
+}  // namespace trireme

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -11,6 +13,19 @@ enum class ReduceOp {
   kSum,   // the sum
   kMean,  // the arithmetic mean
 };
+
+// Returns the sum or the mean of the values of all replicas, in each of them. To be called in
+// strategy.run(), by all replicas, with values of the same shape and dtype; otherwise it throws
+// Error. Outside of strategy.run(), and with one replica, it returns the value itself.
+//
+//   strategy.run([&](const torch::Tensor& x) {
+//     auto mean = tr::all_reduce(tr::ReduceOp::kMean, x.mean(0));  // mean of the whole batch
+//     return loss_of(x - mean);
+//   }, inputs);
+//
+// No gradient flows through it: the result is a constant for the backward pass of a replica, which
+// would have to go through the other replicas otherwise. The mean of integers is a float.
+at::Tensor all_reduce(ReduceOp op, const at::Tensor& value);
 
 // One value for each replica, in the order of their ids. strategy.run() returns it, and takes it as
 // an argument that differs between replicas. Captured functions can take and return it:

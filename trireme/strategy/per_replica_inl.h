@@ -69,6 +69,10 @@ auto run_replicas(int replicas, Fn& fn, Args&... args) {
   }
 }
 
+inline Aggregation aggregation_of(ReduceOp op) {
+  return op == ReduceOp::kSum ? Aggregation::kSum : Aggregation::kMean;
+}
+
 // Combines the values of the replicas tensor by tensor. Implements reduce() of strategies.
 template <typename T>
 T reduce_replicas(ReduceOp op, const PerReplica<T>& values) {
@@ -79,8 +83,7 @@ T reduce_replicas(ReduceOp op, const PerReplica<T>& values) {
     Structure<T>::flatten(value, flattened);
     by_replica.push_back(std::move(flattened.tensors));
   }
-  const std::vector<at::Tensor> reduced =
-      aggregate(op == ReduceOp::kSum ? Aggregation::kSum : Aggregation::kMean, by_replica);
+  const std::vector<at::Tensor> reduced = aggregate(aggregation_of(op), by_replica);
   TensorCursor reader(reduced);
   return Structure<T>::replace(values[0], reader);
 }

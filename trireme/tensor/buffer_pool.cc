@@ -5,8 +5,10 @@
 #include <c10/util/Exception.h>
 #include <malloc.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -289,8 +291,24 @@ class PoolAllocator final : public c10::Allocator {
     return *allocator;
   }
 
+  // Makes it LibTorch's allocator. Threads use the pool if they have a PooledResults, or all of
+  // them with `everywhere`.
+  void install(bool everywhere) {
+    static std::once_flag once;
+    std::call_once(once, [this] { c10::SetCPUAllocator(this, /*priority=*/1); });
+    if (everywhere) everywhere_ = true;
+  }
+  bool is_everywhere() const { return everywhere_; }
+  // Returns the number of PooledResults of the calling thread.
+  static int& scopes_of_thread() {
+    thread_local int scopes = 0;
+    return scopes;
+  }
+
   c10::DataPtr allocate(size_t bytes) override {
-    if (bytes < BufferPool::kSmallestPooled) return c10::GetDefaultCPUAllocator()->allocate(bytes);
+    const bool pooled = bytes >= BufferPool::kSmallestPooled &&
+                        (scopes_of_thread() > 0 || everywhere_.load(std::memory_order_relaxed));
+    if (!pooled) return c10::GetDefaultCPUAllocator()->allocate(bytes);
     const Block block = pool_->take(bytes);
     {
       MutexLock lock(mutex_);
@@ -320,6 +338,7 @@ class PoolAllocator final : public c10::Allocator {
   }
 
   const std::shared_ptr<BufferPool::State> pool_ = BufferPool::shared().state_;
+  std::atomic<bool> everywhere_ = false;  // True if all threads use the pool.
   Mutex mutex_;
   std::unordered_map<void*, size_t> in_use_ ABSL_GUARDED_BY(mutex_);  // Sizes of blocks in use.
 };
@@ -343,7 +362,26 @@ void configure_memory_for_server(size_t capacity) {
     std::call_once(trims, [] { std::thread(trim_heaps_periodically).detach(); });
   }
   BufferPool::shared().set_capacity(capacity);
-  c10::SetCPUAllocator(&PoolAllocator::shared(), /*priority=*/1);
+  PoolAllocator::shared().install(/*everywhere=*/true);
+}
+
+// The pool of a program keeps no more than its steps need (see above), up to a part of the
+// machine's memory.
+PooledResults::PooledResults() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    if (!PoolAllocator::shared().is_everywhere()) {
+      const auto pages = static_cast<size_t>(std::max(0L, sysconf(_SC_PHYS_PAGES)));
+      const size_t memory = pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+      BufferPool::shared().set_capacity(std::max(BufferPool::kDefaultCapacity, memory / 4));
+    }
+    PoolAllocator::shared().install(/*everywhere=*/false);
+  });
+  ++PoolAllocator::scopes_of_thread();
+}
+
+PooledResults::~PooledResults() {
+  --PoolAllocator::scopes_of_thread();
 }
 
 }  // namespace trireme

@@ -48,6 +48,18 @@ class BufferPool {
   std::shared_ptr<State> state_;
 };
 
+// While it lives, operators of the calling thread allocate large results from the shared pool, as
+// they do everywhere in a server. For steps of a program, which need the same memory again and
+// again. Objects may be nested.
+class PooledResults {
+ public:
+  PooledResults();
+  ~PooledResults();
+
+  PooledResults(const PooledResults&) = delete;
+  PooledResults& operator=(const PooledResults&) = delete;
+};
+
 // Configures the memory of a process that is only a server. LibTorch's operators allocate from the
 // shared pool, which keeps up to `pool_capacity` idle bytes. malloc is tuned against fragmentation,
 // and its free memory is returned to the system periodically. Not for client programs, because both

@@ -11,6 +11,7 @@
 #include "trireme/base/status.h"
 #include "trireme/tensor/dtype.h"
 #include "trireme/tensor/format_shape.h"
+#include "trireme/tensor/host_copy.h"
 #include "trireme/tensor/stream_copy.h"
 
 // How a list of tensors is read.
@@ -80,8 +81,7 @@ absl::StatusOr<at::Tensor> prepare_to_send(const at::Tensor& tensor) {
     at::Tensor plain = tensor.detach();
     if (plain.is_conj()) plain = plain.resolve_conj();
     if (plain.is_neg()) plain = plain.resolve_neg();
-    if (!plain.device().is_cpu()) plain = plain.cpu();
-    return plain.contiguous();
+    return copy_to_host(plain).contiguous();
   });
 }
 

@@ -96,9 +96,8 @@ CheckpointedVariable& CheckpointObjects::add(const Variable& variable) {
   const auto& record = Access<Variable>::record(variable);
   const auto [place, is_new] = places_.try_emplace(record.get(), variables_.size());
   if (!is_new) return variables_[place->second];
-  if (record->backend != nullptr) {
-    auto backend = std::dynamic_pointer_cast<ParameterServerBackend>(record->backend);
-    if (backend == nullptr || (backend_ != nullptr && backend != backend_)) {
+  if (auto backend = std::dynamic_pointer_cast<ParameterServerBackend>(record->backend)) {
+    if (backend_ != nullptr && backend != backend_) {
       throw Error(ErrorCode::kInvalidArgument,
                   absl::StrCat("variable '", record->name,
                                "' is on other parameter servers than the variables before it; make "

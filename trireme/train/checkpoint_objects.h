@@ -30,7 +30,9 @@ struct CheckpointedVariable {
   std::vector<Variable> slots;           // Slots in the program's memory, in the rule's order.
 
   const VariableRecord& record() const { return *Access<Variable>::record(variable); }
-  bool on_servers() const { return record().backend != nullptr; }
+  bool on_servers() const {
+    return dynamic_cast<const ParameterServerBackend*>(record().backend.get()) != nullptr;
+  }
   // Returns the update rule of the optimizer; empty without one.
   std::string rule() const;
   // Returns the names of the slots, wherever they are.

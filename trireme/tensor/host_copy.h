@@ -1,0 +1,12 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace trireme {
+
+// Returns the contents of a tensor in the memory of the host: the tensor itself if it is there,
+// otherwise a contiguous copy in page-locked memory, which an accelerator writes at full speed.
+// Waits for the copy. It has run with the stand-in accelerator only, never with CUDA.
+at::Tensor copy_to_host(const at::Tensor& tensor);
+
+}  // namespace trireme
