@@ -112,7 +112,8 @@ void add_server_command(CLI::App& app, Invocation& invocation) {
           "The cluster as a JSON file; default: TF_CONFIG, torchrun's or Slurm's variables")
       ->type_name("FILE");
   command->add_option("--devices", options->devices,
-                      "Logical devices, for example cpu:2 or cpu:2,gpu:1");
+                      "Logical devices, for example cpu:2 or cpu:2,gpu:1; default: the CPU and all "
+                      "accelerators of the machine");
   command->add_option("--threads", options->threads,
                       "Threads that one operator may use; 0 leaves it to LibTorch");
   command

@@ -7,6 +7,10 @@
 #include <string>
 #include <string_view>
 
+#ifdef TRIREME_STAND_IN
+#include "tests/stand_in_devices.h"
+#endif
+
 namespace {
 
 // Returns a gtest filter that matches the tests of the source file `source`.
@@ -27,6 +31,9 @@ std::string filter_for(std::string_view source) {
 }  // namespace
 
 int main(int argc, char** argv) {
+#ifdef TRIREME_STAND_IN
+  trireme::register_stand_in_of_environment();
+#endif
   testing::InitGoogleTest(&argc, argv);
   constexpr std::string_view kFlag = "--file=";
   for (int i = 1; i < argc; ++i) {
@@ -37,7 +44,9 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "%s has no test from %s\n", argv[0], argv[i] + kFlag.size());
       return 2;
     }
-    GTEST_FLAG_SET(filter, filter);
+    // A filter that only excludes tests, "-Suite.Test", holds within the file.
+    const std::string given = GTEST_FLAG_GET(filter);
+    GTEST_FLAG_SET(filter, given.starts_with('-') ? filter + given : filter);
   }
   return RUN_ALL_TESTS();
 }

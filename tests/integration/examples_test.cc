@@ -304,6 +304,32 @@ TEST(Finetune, TrainsANewHeadOnFrozenLayersOfPyTorch) {
   EXPECT_TRUE(same.status.ok()) << "the frozen layers have changed: " << same.stderr_text;
 }
 
+// Returns the numbers after each `label` of a text.
+std::vector<double> numbers_after(const std::string& label, const std::string& text) {
+  std::vector<double> numbers;
+  for (size_t at = 0; (at = text.find(label, at)) != std::string::npos;) {
+    numbers.push_back(std::stod(text.substr(at += label.size())));
+  }
+  return numbers;
+}
+
+// The replicas are synchronous, so two of them train as one does, up to rounding, in every epoch.
+TEST(MirroredExample, TrainsAsOneDeviceDoes) {
+  const std::string output = printed("mirrored", {});
+  EXPECT_EQ(without_numbers(output), without_numbers(shown("mirrored")));
+  EXPECT_GT(number_after("val_accuracy: ", output), 0.9) << output;
+  const std::string alone = printed("mirrored", {"--devices", "cpu:0"});
+  EXPECT_EQ(numbers_after("val_loss: ", output).size(), 5u);
+  EXPECT_THAT(numbers_after("loss: ", output),
+              testing::Pointwise(testing::DoubleNear(0.0005), numbers_after("loss: ", alone)));
+}
+
+TEST(CentralStorageExample, PrintsWhatItsPageShowsExceptForNumbers) {
+  const std::string output = printed("central_storage", {});
+  EXPECT_EQ(without_numbers(output), without_numbers(shown("central_storage")));
+  EXPECT_GT(number_after("test accuracy ", output), 0.9) << output;
+}
+
 // Returns a text without the spaces at the beginning of lines, so that code can be compared with an
 // excerpt of it.
 std::string without_indents(const std::string& text) {
@@ -333,9 +359,12 @@ TEST_P(Excerpts, AreInTheProgramsThatThePageNames) {
   EXPECT_GT(count, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Excerpts, testing::Values("fit.md", "coming_from_tensorflow.md", "coming_from_pytorch.md"),
-    [](const auto& info) { return info.param.substr(0, info.param.size() - 3); });
+INSTANTIATE_TEST_SUITE_P(All, Excerpts,
+                         testing::Values("fit.md", "coming_from_tensorflow.md",
+                                         "coming_from_pytorch.md", "mirrored.md"),
+                         [](const auto& info) {
+                           return info.param.substr(0, info.param.size() - 3);
+                         });
 
 TEST(ErrorsPage, ListsEveryCodeWithItsNumber) {
   std::ifstream page(ERRORS_PAGE);

@@ -18,6 +18,7 @@ constexpr size_t kMostResources = 1024;
 ClosureHost::ClosureHost(ClosureHostOptions options, std::unique_ptr<PsClient> servers,
                          std::shared_ptr<EndingExecutor> executor)
     : server_incarnations_(std::move(options.server_incarnations)),
+      devices_(options.devices),
       environment_{.coordinator = options.coordinator,
                    .task = std::move(options.task),
                    .servers = std::move(servers),
@@ -31,9 +32,9 @@ absl::Status ClosureHost::add_function(uint32_t id, std::shared_ptr<const GraphD
     MutexLock lock(mutex_);
     if (functions_.contains(id)) return absl::OkStatus();
   }
-  TRIREME_ASSIGN_OR_RETURN(
-      HostedFunctionPtr function,
-      make_hosted_function(std::move(graph), layouts, std::move(draws), *environment_.servers));
+  TRIREME_ASSIGN_OR_RETURN(HostedFunctionPtr function,
+                           make_hosted_function(std::move(graph), layouts, std::move(draws),
+                                                devices_, *environment_.servers));
   MutexLock lock(mutex_);
   functions_[id] = std::move(function);
   return absl::OkStatus();

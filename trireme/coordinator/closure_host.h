@@ -29,6 +29,7 @@ struct ClosureHostOptions {
   std::string task;                           // Name of this worker, for errors.
   std::vector<uint64_t> server_incarnations;  // One for each ps task, in order.
   int updates_at_once = 1;
+  DeviceList devices = {};  // Devices of this worker.
 };
 
 // Runs the closures of one coordinator on a worker, and holds the coordinator's functions,
@@ -75,6 +76,7 @@ class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<uint64_t> server_incarnations_;
+  const DeviceList devices_;
   ClosureEnvironment environment_;
   RunningBatches batches_;
   const std::shared_ptr<BatchOrder> order_ = std::make_shared<BatchOrder>();

@@ -284,7 +284,7 @@ class ClosureService final : public Service {
     MutexLock lock(mutex_);
     auto host = std::make_shared<ClosureHost>(
         internal::ClosureHostOptions{request.coordinator(), context_.task.to_string(), servers,
-                                     at_once},
+                                     at_once, context_.devices},
         std::move(client), pools().ending);
     std::erase_if(hosts_, [&](const auto& known) {
       return known.second.host.use_count() == 1 && now - known.second.used > kForgottenAfter;

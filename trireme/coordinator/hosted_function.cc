@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/ps/ps_step_device.h"
 
 namespace trireme::internal {
 namespace {
@@ -46,7 +47,7 @@ absl::Status HostedFunction::check(const ReceivedClosure& call) const {
 absl::StatusOr<HostedFunctionPtr> make_hosted_function(
     std::shared_ptr<const GraphData> graph,
     const std::vector<std::optional<VariableLayout>>& layouts, std::vector<ClosureDraw> draws,
-    PsClient& servers) {
+    const DeviceList& devices, PsClient& servers) {
   TRIREME_ASSIGN_OR_RETURN(const std::shared_ptr<const Plan> plan, compile(std::move(graph)));
   std::vector<bool> on_servers;
   std::vector<VariableLayout> wanted;
@@ -55,6 +56,7 @@ absl::StatusOr<HostedFunctionPtr> make_hosted_function(
     if (layout.has_value()) wanted.push_back(*layout);
   }
   TRIREME_ASSIGN_OR_RETURN(PsStep steps, make_ps_step(*plan, on_servers));
+  TRIREME_RETURN_IF_ERROR(assign_to_worker(devices, steps));
   TRIREME_ASSIGN_OR_RETURN(const std::vector<PsVariable> opened, servers.open(wanted));
   auto function = std::make_shared<HostedFunction>();
   auto next = opened.begin();

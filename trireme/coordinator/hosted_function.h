@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "trireme/base/average_duration.h"
+#include "trireme/cluster/device_spec.h"
 #include "trireme/coordinator/native_function.h"
 #include "trireme/coordinator/received_closure.h"
 #include "trireme/data/element.h"
@@ -51,12 +52,13 @@ struct HostedFunction {
 
 using HostedFunctionPtr = std::shared_ptr<const HostedFunction>;
 
-// Compiles a captured function. `layouts` has one for each variable, nullopt for variables that are
-// not on `servers`. Blocks while it looks up the variables on the servers.
+// Compiles a captured function for a worker with these devices. `layouts` has one for each
+// variable, nullopt for variables that are not on `servers`. Blocks while it looks up the variables
+// on the servers.
 absl::StatusOr<HostedFunctionPtr> make_hosted_function(
     std::shared_ptr<const GraphData> graph,
     const std::vector<std::optional<VariableLayout>>& layouts, std::vector<ClosureDraw> draws,
-    PsClient& servers);
+    const DeviceList& devices, PsClient& servers);
 
 // Finds a native function of this binary. `task` is the name of this worker, for errors.
 absl::StatusOr<HostedFunctionPtr> make_hosted_native_function(const std::string& name,

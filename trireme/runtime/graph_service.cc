@@ -293,9 +293,13 @@ class GraphService final : public Service {
   }
 
   void make_variables(const VariablesRequest& request, ServerCall call) {
-    const absl::Status status = worker_->make_variables(
-        request.session(), lease_of(request), scope_of(request),
-        {request.names().begin(), request.names().end()}, call.request().tensors);
+    const absl::Status status =
+        worker_->make_variables({.session = request.session(),
+                                 .lease = lease_of(request),
+                                 .scope = scope_of(request),
+                                 .names = {request.names().begin(), request.names().end()},
+                                 .devices = {request.devices().begin(), request.devices().end()},
+                                 .initial = call.request().tensors});
     if (!status.ok()) return call.respond(status);
     call.respond(make_message(VariablesResponse()));
   }

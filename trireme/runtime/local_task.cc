@@ -37,8 +37,7 @@ absl::StatusOr<std::vector<bool>> LocalTask::find_variables(const VariableScope&
 }
 
 void LocalTask::make_variables(NewVariables variables, Time, OnStatus done) {
-  done(worker_->make_variables(variables.session, variables.lease, variables.scope, variables.names,
-                               variables.initial));
+  done(worker_->make_variables(variables));
 }
 
 void LocalTask::renew_session(uint64_t session, Duration lease) {

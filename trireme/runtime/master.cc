@@ -259,7 +259,9 @@ absl::Status Master::create_variables(uint64_t session, uint64_t graph,
                          absl::StrCat("the graph has no variable ", variables[i]));
     }
     NewVariables& made = by_task[found->placed().variable_tasks[variables[i]]];
-    made.names.push_back(def.variables(static_cast<int>(variables[i])).name());
+    const proto::Variable& variable = def.variables(static_cast<int>(variables[i]));
+    made.names.push_back(variable.name());
+    made.devices.push_back(variable.device());
     made.initial.push_back(initial[i]);
   }
   std::vector<std::pair<std::shared_ptr<TaskStub>, NewVariables>> calls;

@@ -87,13 +87,18 @@ void PartStep::start(PartInputs inputs, std::vector<std::shared_ptr<HostedVariab
   options.before_write = [this](uint32_t variable) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     variables_[variable]->before_change();
   };
+  std::vector<c10::Device> devices;
   for (const auto& variable : variables_) {
     tensors.push_back(variable->tensor);
+    devices.push_back(variable->tensor.device());
     options.locks.push_back(&variable->mutex);
   }
+  auto plan = part_->plan->with_variables_on(devices);
+  if (!plan.ok()) return finish(plan.status());
+  plan_ = *std::move(plan);
   at::Generator generator;
-  if (part_->plan->graph->def.random()) generator = make_step_generator(inputs.seed, inputs.step);
-  run_ = std::make_unique<PartRun>(part_->plan, std::move(tensors), std::move(generator),
+  if (plan_->graph->def.random()) generator = make_step_generator(inputs.seed, inputs.step);
+  run_ = std::make_unique<PartRun>(plan_, std::move(tensors), std::move(generator),
                                    std::move(options));
   if (absl::Status bound = run_->bind(inputs.tensors); !bound.ok()) {
     return finish(std::move(bound));
@@ -192,7 +197,7 @@ void PartStep::advance() {
 }
 
 std::optional<Pieces> PartStep::take(uint32_t receive) {
-  const uint32_t edge = part_->plan->graph->def.receives(static_cast<int>(receive)).edge();
+  const uint32_t edge = plan_->graph->def.receives(static_cast<int>(receive)).edge();
   MutexLock lock(mutex_);
   const auto found = arrived_.find(edge);
   if (found == arrived_.end()) {
@@ -206,9 +211,8 @@ std::optional<Pieces> PartStep::take(uint32_t receive) {
 }
 
 void PartStep::send(uint32_t send, Pieces pieces) {
-  const auto& def = part_->plan->graph->def;
-  const uint32_t edge = def.sends(static_cast<int>(send)).edge();
-  const RegisteredPart::Destination& destination = part_->destinations[send];
+  const uint32_t edge = plan_->graph->def.sends(static_cast<int>(send)).edge();
+  const RegisteredPart::Destination& destination = part_->destinations.at(edge);
   if (destination.channel == nullptr) {
     result_.crossings.push_back({edge, std::move(pieces)});
     return;

@@ -23,6 +23,7 @@
 #include "trireme/observe/metrics.h"
 #include "trireme/rpc/channel.h"
 #include "trireme/runtime/crossings.h"
+#include "trireme/runtime/part_plan.h"
 #include "trireme/runtime/variable_host.h"
 
 namespace trireme::internal {
@@ -42,13 +43,13 @@ struct RegisteredPart {
   // Returns an error once the scope's generation is not the current one of its job any more
   // (PartRunOptions::check_write). Null for variables of no job.
   std::function<absl::Status()> check_write = nullptr;
-  std::shared_ptr<const Plan> plan;
+  std::unique_ptr<PartPlan> plan;
   // Target of one send. Without a channel, the value travels to the master with the answer.
   struct Destination {
     std::shared_ptr<Channel> channel;
     uint64_t incarnation = 0;
   };
-  std::vector<Destination> destinations;  // one for each send of the graph
+  std::map<uint32_t, Destination> destinations;  // one for each send of the graph, by its edge
   // Time that a run takes, without its waits. Short parts run without a thread of their own.
   AverageDuration usual_time{std::chrono::milliseconds(1)};
 };
@@ -124,6 +125,7 @@ class PartStep : public std::enable_shared_from_this<PartStep>, private Transfer
 
   // State of the run. Used by one thread at a time: the one that start() or deliver() lets advance.
   std::vector<std::shared_ptr<HostedVariable>> variables_;
+  std::shared_ptr<const Plan> plan_;
   std::unique_ptr<PartRun> run_;
   Executor* executor_ = nullptr;
   Time deadline_;

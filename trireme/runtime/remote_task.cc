@@ -141,6 +141,7 @@ void RemoteTask::make_variables(NewVariables variables, Time deadline, OnStatus 
   request.set_session(variables.session);
   request.set_lease_ms(lease_milliseconds(variables.lease));
   *request.mutable_names() = {variables.names.begin(), variables.names.end()};
+  *request.mutable_devices() = {variables.devices.begin(), variables.devices.end()};
   channel_->call(kMakeVariables, make_message(request, std::move(variables.initial)),
                  {.deadline = deadline, .retry = step_retry()},
                  report_status(channel_->task(), std::move(done)));

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
+#include "trireme/placement/local_devices.h"
 #include "trireme/rpc/call_queue.h"
 
 // Services are created first and the port is opened last, so that no call arrives before all
@@ -20,7 +21,7 @@ absl::StatusOr<std::unique_ptr<TaskServer>> TaskServer::start(TaskServerOptions 
                            try_call([&] { return options.spec.address(options.task); }));
   context->spec = std::move(options.spec);
   context->task = options.task;
-  context->devices = options.devices;
+  context->devices = options.devices.value_or(internal::local_device_list());
   context->step_threads = options.step_threads > 0 ? options.step_threads : at::get_num_threads();
   context->start_bytes = options.start_bytes;
   context->incarnation = new_incarnation();

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -51,7 +52,8 @@ using ServiceFactory = std::function<std::unique_ptr<Service>(TaskContext&)>;
 struct TaskServerOptions {
   ClusterSpec spec;
   TaskId task;
-  DeviceList devices;
+  // Devices of the task; by default the CPU and the accelerators of the machine.
+  std::optional<DeviceList> devices = {};
   int step_threads = 0;  // 0 for as many threads as LibTorch uses for one operator
   // Limit on the bytes of inputs of steps in flight; further steps wait at their clients.
   uint64_t start_bytes = uint64_t{512} << 20;

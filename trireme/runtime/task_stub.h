@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,15 +12,6 @@
 #include "trireme/runtime/worker.h"
 
 namespace trireme::internal {
-
-// Variables that a session creates on one task, with their initial values.
-struct NewVariables {
-  uint64_t session = 0;
-  Duration lease = {};
-  VariableScope scope;
-  std::vector<std::string> names;
-  std::vector<at::Tensor> initial;
-};
 
 // A task of the cluster as a master calls it: directly if it is the master's own (LocalTask),
 // otherwise by RPC (RemoteTask). Methods with a callback do not block; they call back exactly once,

@@ -62,11 +62,12 @@ class VariableHost {
   // and create() return ABORTED if the scope's generation is not the current one of its job.
   virtual absl::StatusOr<std::shared_ptr<HostedVariable>> find(const VariableScope& scope,
                                                                const std::string& name) = 0;
-  // Creates a variable with a copy of `initial`, or returns the existing one unchanged: the first
-  // caller initialises. Returns an error if the existing one has another shape or dtype.
-  virtual absl::StatusOr<std::shared_ptr<HostedVariable>> create(const VariableScope& scope,
-                                                                 const std::string& name,
-                                                                 const at::Tensor& initial) = 0;
+  // Creates a variable on `device` with a copy of `initial`, or returns the existing one unchanged:
+  // the first caller initialises and decides the device. Returns an error if the existing one has
+  // another shape or dtype.
+  virtual absl::StatusOr<std::shared_ptr<HostedVariable>> create(
+      const VariableScope& scope, const std::string& name, const at::Tensor& initial,
+      c10::Device device = c10::kCPU) = 0;
   // Returns OK if the scope's generation is the current one of its job, otherwise ABORTED. May be
   // called with the lock of a variable held.
   virtual absl::Status check(const VariableScope& scope) const = 0;

@@ -96,10 +96,10 @@ absl::Status Worker::register_part(const NewPart& part) {
       return host->check(scope);
     };
   }
-  TRIREME_ASSIGN_OR_RETURN(registered->plan, compile(part.graph));
+  TRIREME_ASSIGN_OR_RETURN(registered->plan, PartPlan::make(part.graph));
   const proto::GraphDef& def = part.graph->def;
   for (const proto::Send& send : def.sends()) {
-    RegisteredPart::Destination& destination = registered->destinations.emplace_back();
+    RegisteredPart::Destination& destination = registered->destinations[send.edge()];
     TRIREME_ASSIGN_OR_RETURN(const TaskId to, try_call([&] { return TaskId::parse(send.to()); }));
     // A value for the master that is ready at the end of the part travels with the answer, which
     // saves a call. Its destination stays empty.
@@ -191,7 +191,7 @@ void Worker::run_part(const StepKey& key, uint64_t oldest, PartInputs inputs, On
                             {context_.task.to_string(), ""}));
   }
   std::vector<std::shared_ptr<HostedVariable>> variables;
-  const auto& def = part->plan->graph->def;
+  const auto& def = part->plan->placed().graph->def;
   if (def.variables_size() > 0) {
     const auto host = this->variables();
     for (const proto::Variable& variable : def.variables()) {
@@ -279,21 +279,23 @@ absl::StatusOr<std::vector<bool>> Worker::find_variables(const VariableScope& sc
   return exists;
 }
 
-absl::Status Worker::make_variables(uint64_t session, Duration lease, const VariableScope& scope,
-                                    const std::vector<std::string>& names,
-                                    const std::vector<at::Tensor>& initial) {
-  if (names.size() != initial.size()) {
+absl::Status Worker::make_variables(const NewVariables& made) {
+  const size_t count = made.names.size();
+  if (made.devices.size() != count || made.initial.size() != count) {
     return make_status(ErrorCode::kInvalidArgument,
-                       absl::StrCat("cannot create variables: the request names ", names.size(),
-                                    " variables and carries ", initial.size(), " tensors"));
+                       absl::StrCat("cannot create variables: the request names ", count,
+                                    " variables and ", made.devices.size(), " devices and carries ",
+                                    made.initial.size(), " tensors"));
   }
   TRIREME_ASSIGN_OR_RETURN(const auto host, variables());
   {
     MutexLock lock(mutex_);
-    touch_session(session, lease);
+    touch_session(made.session, made.lease);
   }
-  for (size_t i = 0; i < names.size(); ++i) {
-    TRIREME_RETURN_IF_ERROR(host->create(scope, names[i], initial[i]).status());
+  for (size_t i = 0; i < count; ++i) {
+    TRIREME_ASSIGN_OR_RETURN(const c10::Device device, hardware_of_name(made.devices[i]));
+    TRIREME_RETURN_IF_ERROR(
+        host->create(made.scope, made.names[i], made.initial[i], device).status());
   }
   return absl::OkStatus();
 }

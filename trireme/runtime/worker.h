@@ -21,6 +21,16 @@ namespace trireme::internal {
 // Returns the name of the container that belongs to this session alone.
 std::string own_container(uint64_t session);
 
+// Variables that a session creates on one task.
+struct NewVariables {
+  uint64_t session = 0;
+  Duration lease = {};
+  VariableScope scope;
+  std::vector<std::string> names;
+  std::vector<std::string> devices;  // full name of the device of each variable
+  std::vector<at::Tensor> initial;   // initial value of each variable
+};
+
 // Runs the parts of graphs that masters have registered with this task, and keeps what belongs to
 // their sessions: parts, steps and variables. A session is dropped here when its master ends it, or
 // when its lease runs out without a renewal.
@@ -62,10 +72,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   // Returns, for each name, true if the scope has the variable.
   absl::StatusOr<std::vector<bool>> find_variables(const VariableScope& scope,
                                                    const std::vector<std::string>& names);
-  // Creates the variables that the scope does not have, with these initial values.
-  absl::Status make_variables(uint64_t session, Duration lease, const VariableScope& scope,
-                              const std::vector<std::string>& names,
-                              const std::vector<at::Tensor>& initial);
+  // Creates the variables that the scope does not have.
+  absl::Status make_variables(const NewVariables& made);
 
   // Extends the session's lease. Returns false if the session has nothing here.
   bool renew_session(uint64_t session, Duration lease);

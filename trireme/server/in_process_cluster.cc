@@ -77,7 +77,7 @@ class InProcessCluster::Impl {
     return servers_[task];
   }
 
-  const DeviceList devices_;
+  const std::optional<DeviceList> devices_;
   std::vector<PortReservation> ports_;  // held, so that a stopped task finds its port free again
   ClusterSpec spec_;
   Mutex mutex_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "trireme/cluster/resolver.h"
@@ -10,9 +11,10 @@ namespace trireme {
 
 // Options of an InProcessCluster.
 struct InProcessClusterOptions {
-  int workers = 1;          // number of workers
-  int ps = 0;               // number of parameter servers
-  DeviceList devices = {};  // devices of each server
+  int workers = 1;  // number of workers
+  int ps = 0;       // number of parameter servers
+  // Devices of each server; by default the CPU and all accelerators of the machine.
+  std::optional<DeviceList> devices = {};
 };
 
 // Runs a whole cluster in this process: real servers on free loopback ports. Meant for experiments,

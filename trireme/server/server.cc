@@ -1,6 +1,7 @@
 #include "trireme/server/server.h"
 
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 #include <unistd.h>
 
 #include <utility>
@@ -13,6 +14,7 @@
 #include "trireme/base/status.h"
 #include "trireme/base/version.h"
 #include "trireme/cluster/device_spec.h"
+#include "trireme/placement/accelerator_info.h"
 #include "trireme/server/services.h"
 
 namespace trireme {
@@ -53,6 +55,17 @@ TaskServerOptions to_task_options(const Cluster& cluster, const ServerOptions& o
           .services = all_services(options.memory_limit)};
 }
 
+// Logs a line for each GPU. The lines are for people only, so a failure does not keep the server
+// from starting.
+void log_accelerators(const TaskId& task) try {
+  for (const internal::AcceleratorInfo& accelerator : internal::cuda_accelerators()) {
+    log_info(task.to_string(), ": ", internal::describe(accelerator));
+  }
+} catch (const c10::Error& error) {
+  log_warning(task.to_string(),
+              ": CUDA cannot describe the GPUs of this machine: ", error.what_without_backtrace());
+}
+
 }  // namespace
 
 class Server::Impl {
@@ -66,7 +79,8 @@ class Server::Impl {
     if (options.threads > 0) at::set_num_threads(options.threads);
     server_ = value_or_throw(TaskServer::start(to_task_options(cluster, options)));
     const TaskContext& context = server_->context();
-    // The line "serves at" comes last: launchers wait for it, and the warning must precede it.
+    // The line "serves at" comes last: launchers wait for it, and the others must precede it.
+    if (context.devices.gpus > 0) log_accelerators(context.task);
     if (options.insecure) {
       log_warning(context.task.to_string(), ": listening on ", context.address,
                   " without certificates: anyone who can reach this port controls the server");

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "trireme/cluster/device_spec.h"
@@ -11,8 +12,9 @@ namespace trireme {
 
 // Options of a Server.
 struct ServerOptions {
-  // Devices of this task, on which others may place operators.
-  DeviceList devices = {};
+  // Devices of this task, on which others may place operators; by default the CPU and all
+  // accelerators of the machine.
+  std::optional<DeviceList> devices = {};
   // Number of threads that one operator may use; 0 for LibTorch's default. Applies to the whole
   // process.
   int threads = 0;

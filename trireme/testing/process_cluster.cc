@@ -47,7 +47,8 @@ constexpr char kPort[] = ":2222";
 
 std::string trireme_binary() {
   if (const char* given = std::getenv("TRIREME_BINARY")) return given;
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "trireme";
+  const char* name = std::getenv("TRIREME_STAND_IN_DEVICES") ? "trireme_stand_in" : "trireme";
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
 }
 
 ProcessCluster::ProcessCluster(const ProcessClusterOptions& options)

@@ -75,7 +75,8 @@ class ProcessCluster final : public TestCluster {
 };
 
 // Returns the path of the `trireme` binary under test: $TRIREME_BINARY if it is set, otherwise the
-// one in the directory of the test's own binary.
+// one in the directory of the test's own binary, or the one with the stand-in accelerator if the
+// test uses that.
 std::string trireme_binary();
 
 }  // namespace trireme

@@ -187,6 +187,8 @@ void register_device_operators() {
        {"convolution", "convolution_backward", "native_layer_norm", "native_group_norm"}) {
     libraries[0].impl(name, CppFunction::makeFromBoxedFunction<&call_on_device>());
   }
+  // On GPUs this is one kernel for all tensors of a list.
+  libraries[0].impl("_foreach_add.List", CppFunction::makeFromBoxedFunction<&call_on_device>());
   for (const auto key : {c10::DispatchKey::PrivateUse1, c10::DispatchKey::AutogradPrivateUse1}) {
     torch::Library& cells = library("aten", key);
     cells.impl("_thnn_fused_lstm_cell", lstm_cell);
