@@ -73,6 +73,9 @@ class StepRunner {
   // newer variables, so that their sums differ from those of an undisturbed run. Returns nullopt if
   // steps run here, or on several workers, whose order is not fixed anyway.
   virtual std::optional<int64_t> losses_of_only_worker() const { return std::nullopt; }
+  // Returns the number of parts into which a batch of the training data is divided, one for each
+  // replica. Returns 1 if there is one replica, or if each replica draws a batch of its own.
+  virtual int parts_of_batch() const { return 1; }
   // Returns true if a dataset function makes different data for several workers, so that the length
   // of an epoch does not follow from the data.
   virtual bool needs_steps_per_epoch() const = 0;

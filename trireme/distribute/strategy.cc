@@ -12,6 +12,7 @@
 #include "trireme/capture/variable_backend.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/distribute/default_kind.h"
+#include "trireme/distribute/local_kind.h"
 #include "trireme/distribute/ps_kind.h"
 #include "trireme/function/module.h"
 #include "trireme/function/variable.h"
@@ -20,14 +21,11 @@
 namespace trireme {
 namespace {
 
-// Names of strategies that programs of other frameworks use, and that do not exist here.
-constexpr const char* kMissingStrategies[] = {"mirrored", "multi_worker_mirrored",
-                                              "central_storage", "tpu"};
+constexpr char kNames[] = "; the strategies are 'ps', 'mirrored', 'central_storage' and 'default'";
 
 [[noreturn]] void throw_no_strategy(const std::string& name) {
-  constexpr char kNames[] = "; the strategies are 'ps' and 'default'";
-  for (const char* missing : kMissingStrategies) {
-    if (name != missing) continue;
+  if (name == "tpu") TpuStrategy();
+  if (name == "multi_worker_mirrored") {
     throw Error(
         ErrorCode::kInvalidArgument,
         absl::StrCat("this version of Trireme does not have the strategy '", name, "'", kNames));
@@ -50,6 +48,22 @@ Strategy::Strategy() : kind_(std::make_shared<internal::DefaultKind>()) {}
 
 Strategy::Strategy(const ParameterServerStrategy& strategy)
     : kind_(internal::PsKind::of(strategy)) {}
+
+Strategy::Strategy(std::shared_ptr<internal::StrategyKind> kind) : kind_(std::move(kind)) {}
+
+MirroredStrategy::MirroredStrategy(const MirroredStrategyOptions& options)
+    : Strategy(internal::make_mirrored_kind(options)) {}
+
+CentralStorageStrategy::CentralStorageStrategy(const CentralStorageStrategyOptions& options)
+    : Strategy(internal::make_central_storage_kind(options)) {}
+
+TpuStrategy::TpuStrategy() {
+  throw Error(
+      ErrorCode::kUnimplemented,
+      absl::StrCat("there is no strategy for TPUs: LibTorch's C++ library, on which Trireme "
+                   "is built, cannot reach one",
+                   kNames));
+}
 
 std::string Strategy::name() const {
   return kind_->name();
@@ -110,10 +124,13 @@ DatasetCreator Strategy::distribute_datasets_from_function(
 Strategy current_strategy() {
   return std::visit(
       [](const auto& scoped) {
-        if constexpr (std::is_same_v<std::decay_t<decltype(scoped)>, std::monostate>) {
+        using Scoped = std::decay_t<decltype(scoped)>;
+        if constexpr (std::is_same_v<Scoped, std::monostate>) {
           return Strategy();
-        } else {
+        } else if constexpr (std::is_same_v<Scoped, ParameterServerStrategy>) {
           return Strategy(scoped);
+        } else {
+          return internal::Access<Strategy>::make(scoped);
         }
       },
       internal::innermost_strategy());
@@ -126,6 +143,8 @@ Strategy make_strategy(const Cluster& cluster, const std::string& name,
     return ParameterServerStrategy(cluster, options.ps);
   }
   if (name == "default" || name.empty()) return Strategy();
+  if (name == "mirrored") return MirroredStrategy(options.mirrored);
+  if (name == "central_storage") return CentralStorageStrategy(options.central_storage);
   throw_no_strategy(name);
 }
 

@@ -3,6 +3,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "trireme/base/access.h"
 #include "trireme/cluster/resolver.h"
@@ -10,6 +12,7 @@
 #include "trireme/data/dataset_creator.h"
 #include "trireme/data/input_context.h"
 #include "trireme/data/sharding.h"
+#include "trireme/distribute/local_strategy_options.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/strategy/parameter_server_strategy.h"
 #include "trireme/strategy/per_replica.h"
@@ -56,7 +59,7 @@ class Strategy {
   // Stands for a strategy with parameter servers.
   Strategy(const ParameterServerStrategy& strategy);  // NOLINT
 
-  // Returns "default" or "ps": the names that make_strategy() takes.
+  // Returns the name that make_strategy() takes for it.
   std::string name() const;
 
   // Opens a scope on the calling thread.
@@ -82,7 +85,8 @@ class Strategy {
   template <typename Module, typename Local>
   void push(const Module& module, const Local& local) const;
 
-  // Calls `fn` once for each replica: see ParameterServerStrategy::run().
+  // Calls `fn` once for each replica: see ParameterServerStrategy::run(). Within `fn`,
+  // tr::all_reduce() combines a value of all replicas while they run.
   template <typename Fn, typename... Args>
   auto run(Fn&& fn, Args&&... args) const;
   // Combines the values of the replicas element by element.
@@ -101,6 +105,10 @@ class Strategy {
   DatasetCreator distribute_datasets_from_function(
       std::function<Dataset(const InputContext&)> dataset_function) const;
 
+ protected:
+  // Stands for a strategy of this kind.
+  explicit Strategy(std::shared_ptr<internal::StrategyKind> kind);
+
  private:
   friend struct internal::Access<Strategy>;
   // Makes the parameters and buffers of a module variables of the strategy.
@@ -114,6 +122,38 @@ class Strategy {
 template <>
 struct internal::Access<Strategy> {
   static StrategyKind& kind(const Strategy& strategy) { return *strategy.kind_; }
+  static Strategy make(std::shared_ptr<StrategyKind> kind) { return Strategy(std::move(kind)); }
+};
+
+// Trains on the devices of one machine, synchronously. Each device runs a replica on its part of
+// the batch, and has a copy of all variables. The gradients of the replicas are added up within the
+// step, and every copy gets the same update. Logical CPUs share one memory, and so one copy.
+//
+//   tr::MirroredStrategy strategy({.devices = {"/cpu:0", "/cpu:1"}});
+//   tr::Model model(Net(), strategy);
+//
+// Each replica draws random numbers from a generator of its own. Operators of a replica that write
+// into a variable, such as those of batch norm into its statistics, change a copy of the replica;
+// after the step the variable is the mean of the copies, or that of replica 0 if it has integers.
+class MirroredStrategy : public Strategy {
+ public:
+  // Throws Error if a device is not one of this machine, or is named twice.
+  explicit MirroredStrategy(const MirroredStrategyOptions& options = {});
+};
+
+// Trains on the devices of one machine, synchronously, as MirroredStrategy does, but keeps the
+// variables on one device. Each step moves them to the replicas and the gradients back.
+class CentralStorageStrategy : public Strategy {
+ public:
+  // Throws Error if a device is not one of this machine, or is named twice.
+  explicit CentralStorageStrategy(const CentralStorageStrategyOptions& options = {});
+};
+
+// A name that programs of other frameworks use. Trireme cannot reach a TPU.
+class TpuStrategy : public Strategy {
+ public:
+  // Throws Error, which says why and names the strategies that exist.
+  TpuStrategy();
 };
 
 // Returns the strategy of the innermost scope of the calling thread, or the default strategy.
@@ -121,13 +161,14 @@ Strategy current_strategy();
 
 // Options of make_strategy().
 struct MakeStrategyOptions {
-  // Options of the strategy if it has parameter servers.
-  ParameterServerStrategyOptions ps = {};
+  ParameterServerStrategyOptions ps = {};              // options of "ps"
+  MirroredStrategyOptions mirrored = {};               // options of "mirrored"
+  CentralStorageStrategyOptions central_storage = {};  // options of "central_storage"
 };
 
-// Makes a strategy by its name: "ps" or "default". An empty name stands for "ps" if the cluster has
-// ps tasks, and for "default" otherwise. Throws Error, which lists the names, for any other, and
-// rethrows what the strategy's constructor throws.
+// Makes a strategy by its name: "ps", "mirrored", "central_storage" or "default". An empty name
+// stands for "ps" if the cluster has ps tasks, and for "default" otherwise. Throws Error, which
+// lists the names, for any other, and rethrows what the strategy's constructor throws.
 Strategy make_strategy(const Cluster& cluster, const std::string& name,
                        const MakeStrategyOptions& options = {});
 

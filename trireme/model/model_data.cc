@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "trireme/base/access.h"
 #include "trireme/base/error.h"
+#include "trireme/data/rebatch.h"
 #include "trireme/tensor/format_shape.h"
 
 namespace trireme::internal {
@@ -129,7 +130,7 @@ OpenedData open_training(StepRunner& runner, const DataSource& data, const FitOp
         "so the length of an epoch does not follow from the data. Set it in the options of fit(), "
         "or give the data as tensors");
   }
-  const std::optional<Dataset> batches = batches_of(data, options.batch_size, options.shuffle);
+  std::optional<Dataset> batches = batches_of(data, options.batch_size, options.shuffle);
   if (batches && !as_tensors && steps == 0 && batches->size() == Dataset::kForever) {
     throw data_error(absl::StrCat("fit() needs steps_per_epoch: the dataset ", batches->describe(),
                                   " never ends, so the length of an epoch does not follow from it. "
@@ -137,11 +138,17 @@ OpenedData open_training(StepRunner& runner, const DataSource& data, const FitOp
   }
   OpenedData opened{.steps = steps, .expected_steps = steps};
   if (steps == 0 && batches && is_counted(batches->size())) {
-    opened.expected_steps = batches->size() / batches_per_step;
+    opened.expected_steps = batches->size() * runner.parts_of_batch() / batches_per_step;
+  }
+  if (batches && runner.parts_of_batch() > 1) {
+    batches = divide_batches(*batches, runner.parts_of_batch());
   }
   // Tensors begin again when all of them were drawn, if steps are counted.
-  opened.data =
-      as_tensors ? runner.open_shared(*batches, steps == 0 ? 1 : 0) : runner.open(creator_of(data));
+  if (as_tensors) {
+    opened.data = runner.open_shared(*batches, steps == 0 ? 1 : 0);
+  } else {
+    opened.data = runner.open(batches ? creator_of(*batches) : creator_of(data));
+  }
   return opened;
 }
 

@@ -1,5 +1,5 @@
-// Models under the default strategy, and under parameter servers with one worker, which give the
-// same results: every test that has no order of workers in it runs with both.
+// Models under the default strategy, under parameter servers with one worker, and on two logical
+// CPUs, which give the same results: every test that has no order of workers in it runs with all.
 #include "trireme/model/model.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,9 @@ class ModelTest : public testing::TestWithParam<const char*> {
  protected:
   ModelTest() {
     if (on_servers()) cluster_.emplace(TestClusterOptions{.workers = 1, .ps = 2});
-    strategy_ = make_strategy(cluster_ ? Cluster(cluster_->spec()) : Cluster(), GetParam());
+    strategy_ = make_strategy(cluster_ ? Cluster(cluster_->spec()) : Cluster(), GetParam(),
+                              {.mirrored = {.devices = {"/cpu:0", "/cpu:1"}},
+                               .central_storage = {.compute_devices = {"/cpu:0", "/cpu:1"}}});
     torch::manual_seed(1);
   }
 
@@ -47,7 +49,8 @@ class ModelTest : public testing::TestWithParam<const char*> {
   Strategy strategy_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Strategies, ModelTest, testing::Values("default", "ps"),
+INSTANTIATE_TEST_SUITE_P(Strategies, ModelTest,
+                         testing::Values("default", "ps", "mirrored", "central_storage"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Returns a copy of a net with memory of its own.
@@ -237,10 +240,12 @@ TEST_P(ModelTest, AccumulatedBatchesGiveTheMeanOfTheirGradients) {
   const Tensor x = torch::randn({12, 3}), y = torch::randn({12, 1});
   nn::Linear net(3, 1);
   Model whole(copy_of(net), strategy_), parts(net, strategy_);
-  whole.compile({.optimizer = Sgd({.lr = 0.1}), .loss = nn::MSELoss(), .clip_norm = 0.1});
+  // Several replicas cannot clip what they accumulate.
+  const double clip_norm = strategy_.num_replicas_in_sync() == 1 ? 0.1 : 0;
+  whole.compile({.optimizer = Sgd({.lr = 0.1}), .loss = nn::MSELoss(), .clip_norm = clip_norm});
   parts.compile({.optimizer = Sgd({.lr = 0.1}),
                  .loss = nn::MSELoss(),
-                 .clip_norm = 0.1,
+                 .clip_norm = clip_norm,
                  .accumulate_steps = 3});
   const History expected = whole.fit(x, y, silent({.batch_size = 12, .shuffle = false}));
   const History history = parts.fit(x, y, silent({.batch_size = 4, .shuffle = false}));
@@ -320,7 +325,10 @@ TEST_P(ModelTest, SummaryListsLayersAndWhereTheyAre) {
   net[2]->as<nn::Linear>()->weight.requires_grad_(false);
   const Model model(net, strategy_);
   const std::string summary = model.summary();
-  const std::string here = on_servers() ? "/job:ps/task:0 /job:ps/task:1" : "this process";
+  const std::string here = on_servers()                            ? "/job:ps/task:0 /job:ps/task:1"
+                           : strategy_.name() == "mirrored"        ? "/cpu:0 /cpu:1"
+                           : strategy_.name() == "central_storage" ? "/cpu:0"
+                                                                   : "this process";
   EXPECT_EQ(summary,
             "Layer  Class   Shapes          Parameters  Place\n"
             "0      Linear  [30, 100] [30]  3,030       " +

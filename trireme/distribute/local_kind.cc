@@ -1,0 +1,142 @@
+#include "trireme/distribute/local_kind.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "trireme/base/error.h"
+#include "trireme/capture/device_request.h"
+#include "trireme/capture/variable_registry.h"
+#include "trireme/data/rebatch.h"
+#include "trireme/distribute/program_runner.h"
+#include "trireme/placement/local_devices.h"
+#include "trireme/strategy/module_pairs.h"
+#include "trireme/strategy/open_scope.h"
+
+namespace trireme::internal {
+namespace {
+
+using Specs = std::vector<DeviceSpec>;
+
+// Lets variables be on the devices of the strategy.
+struct LocalScope {
+  OpenScope noted;
+  BackendScope backend;
+};
+
+// Returns the device that a name stands for: "/gpu:1" or "gpu:1". Throws Error unless this machine
+// has it. Any number of logical CPUs may be named.
+DeviceSpec device_named(const std::string& name, const char* option) {
+  const DeviceSpec spec = DeviceSpec::parse(absl::StartsWith(name, "/") ? name : "/" + name);
+  const auto fail = [&](const std::string& why) {
+    throw Error(ErrorCode::kInvalidArgument,
+                absl::StrCat("device '", name, "' in .", option, " ", why));
+  };
+  if (is_remote(spec)) {
+    fail(
+        "is on another task; this strategy trains on the devices of its own machine, such as "
+        "'/gpu:0'");
+  }
+  if (!spec.type || !spec.index) fail("has no type and number, such as '/gpu:0' or '/cpu:1'");
+  const int gpus = accelerator_count();
+  if (*spec.type == DeviceType::kGpu && *spec.index >= gpus) {
+    fail(gpus == 0
+             ? std::string("does not exist: LibTorch finds no GPU on this machine. Name CPUs, "
+                           "'/cpu:0' and '/cpu:1' for two replicas")
+             : absl::StrCat("does not exist: LibTorch finds ", gpus,
+                            " GPUs on this machine, numbered from 0"));
+  }
+  return spec;
+}
+
+// Returns the devices of the replicas: those that are named, or else all GPUs, or one CPU.
+Specs compute_devices(const std::vector<std::string>& names, const char* option) {
+  Specs devices;
+  for (const std::string& name : names) {
+    devices.push_back(device_named(name, option));
+    if (std::ranges::count(devices, devices.back()) == 1) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                absl::StrCat("device '", name, "' is named twice in .", option,
+                             "; each replica needs a device of its own"));
+  }
+  for (int i = 0; names.empty() && i < accelerator_count(); ++i) {
+    devices.push_back({.type = DeviceType::kGpu, .index = i});
+  }
+  if (devices.empty()) devices.push_back({.type = DeviceType::kCpu, .index = 0});
+  return devices;
+}
+
+std::shared_ptr<VariableRecord> variable_of(const TensorPair& pair, const LocalBackend& backend) {
+  auto variable = find_variable(pair.distributed);
+  if (variable != nullptr && variable->backend.get() == &backend) return variable;
+  throw Error(ErrorCode::kInvalidArgument,
+              absl::StrCat("'", pair.name,
+                           "' is not a variable of this strategy; make the module with "
+                           "strategy.distribute()"));
+}
+
+}  // namespace
+
+LocalKind::LocalKind(std::string name, std::shared_ptr<LocalBackend> backend)
+    : name_(std::move(name)), backend_(std::move(backend)) {}
+
+std::shared_ptr<void> LocalKind::open_scope() {
+  return std::shared_ptr<LocalScope>(
+      new LocalScope{OpenScope(shared_from_this()), BackendScope(backend_)});
+}
+
+void LocalKind::pull(const torch::nn::Module& module, const torch::nn::Module& local) {
+  check_outside_of_functions("pull");
+  const at::NoGradGuard no_gradients;
+  for (const TensorPair& pair : pair_tensors(module, local)) {
+    at::Tensor(pair.local).copy_(backend_->read(*variable_of(pair, *backend_)));
+  }
+}
+
+void LocalKind::push(const torch::nn::Module& module, const torch::nn::Module& local) {
+  check_outside_of_functions("push");
+  for (const TensorPair& pair : pair_tensors(module, local)) {
+    backend_->change(*variable_of(pair, *backend_), VariableHolder::Change::kAssign,
+                     pair.local.detach());
+  }
+}
+
+DatasetCreator LocalKind::distribute_dataset(const Dataset& dataset,
+                                             const DistributeOptions& options) {
+  return DatasetCreator([divided = divide_batches(dataset, replicas()),
+                         shard = options.shard](const InputContext& context) {
+    return shard_dataset(divided, shard, context);
+  });
+}
+
+DatasetCreator LocalKind::distribute_function(
+    std::function<Dataset(const InputContext&)> dataset_function) {
+  return DatasetCreator(std::move(dataset_function));
+}
+
+std::shared_ptr<StepRunner> LocalKind::runner() {
+  return make_program_runner(replicas());
+}
+
+std::shared_ptr<LocalKind> make_mirrored_kind(const MirroredStrategyOptions& options) {
+  const Specs devices = compute_devices(options.devices, "devices");
+  return std::make_shared<LocalKind>("mirrored", std::make_shared<LocalBackend>(devices, devices));
+}
+
+std::shared_ptr<LocalKind> make_central_storage_kind(const CentralStorageStrategyOptions& options) {
+  const Specs devices = compute_devices(options.compute_devices, "compute_devices");
+  const bool only_gpu = devices.size() == 1 && *devices[0].type == DeviceType::kGpu;
+  const DeviceSpec cpu{.type = DeviceType::kCpu, .index = 0};
+  const DeviceSpec home = options.parameter_device.empty()
+                              ? (only_gpu ? devices[0] : cpu)
+                              : device_named(options.parameter_device, "parameter_device");
+  return std::make_shared<LocalKind>("central_storage",
+                                     std::make_shared<LocalBackend>(devices, Specs{home}));
+}
+
+}  // namespace trireme::internal
