@@ -191,18 +191,20 @@ struct FunctionCore::Impl {
     return step;
   }
 
-  static std::vector<at::Tensor> replay_here(const CapturedGraph& graph, const FunctionStep& step,
-                                             const StepOptions& options) {
+  std::vector<at::Tensor> replay_here(const CapturedGraph& graph,
+                                      const std::vector<at::Tensor>& inputs,
+                                      const StepOptions& options) {
+    const StepCall call{*graph.plan, graph.variables, inputs, seed(), count.take()};
     std::vector<at::Tensor> variables;
     variables.reserve(graph.variables.size());
     for (const auto& variable : graph.variables) variables.push_back(variable->tensor);
     ReplayOptions how;
     if (graph.devices == nullptr) {
       how.tuner = &graph.tuner;
-      return replay_step(step, *graph.plan, variables, options, how);
+      return replay_step(call, *graph.plan, variables, options, how);
     }
     if (graph.devices->replicas) how.replicas = &*graph.devices->replicas;
-    return replay_step(step, *graph.devices->plan, variables, options, how);
+    return replay_step(call, *graph.devices->plan, variables, options, how);
   }
 };
 
@@ -220,11 +222,14 @@ FunctionCore::Result FunctionCore::run(const FunctionCall& call, const StepOptio
   Impl::Prepared& prepared = *found;
   const CapturedGraph& graph = *prepared.graph;
   impl_->check_runs_here(prepared);
-  const auto step = impl_->step_of(prepared);
-  step->step = impl_->count.take();
+  if (graph.backend != nullptr) {
+    const auto step = impl_->step_of(prepared);
+    step->step = impl_->count.take();
+    prepared.call.keep();
+    return {graph.backend->run(*step, options), graph.shape};
+  }
   prepared.call.keep();
-  if (graph.backend != nullptr) return {graph.backend->run(*step, options), graph.shape};
-  return {Impl::replay_here(graph, *step, options), graph.shape};
+  return {impl_->replay_here(graph, prepared.inputs, options), graph.shape};
 }
 
 std::shared_ptr<const FunctionStep> FunctionCore::step(const FunctionCall& call) {

@@ -129,19 +129,20 @@ std::vector<at::Tensor> LocalBackend::run(const FunctionStep& step, const StepOp
     copies.push_back(variable->backend.get() == this ? copies_of(*variable)
                                                      : std::vector<at::Tensor>{variable->tensor});
   }
+  const StepCall call{*step.plan, step.variables, step.inputs, step.seed, step.step};
   ReplayOptions how;
   std::vector<at::Tensor> variables;
   if (prepared->devices == nullptr) {
     for (const auto& tensors : copies) variables.push_back(tensors.front());
     how.tuner = &prepared->tuner;
-    return replay_step(step, *step.plan, variables, options, how);
+    return replay_step(call, *step.plan, variables, options, how);
   }
   // The plan has the copies of a variable one after the other, in the order of the devices.
   for (const auto& tensors : copies) {
     variables.insert(variables.end(), tensors.begin(), tensors.end());
   }
   if (prepared->devices->replicas) how.replicas = &*prepared->devices->replicas;
-  return replay_step(step, *prepared->devices->plan, variables, options, how);
+  return replay_step(call, *prepared->devices->plan, variables, options, how);
 }
 
 }  // namespace trireme::internal

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "trireme/capture/function_step.h"
@@ -10,10 +12,18 @@
 
 namespace trireme::internal {
 
-// Runs a plan of a step in this process and returns its results. `plan` is the step's own plan, or
-// one that was made of it for other devices, and `variables` are its variables. Takes the inputs,
-// the random numbers and the names from `step`, and the way of running from `how`. Throws Error.
-std::vector<at::Tensor> replay_step(const FunctionStep& step, const Plan& plan,
+// One call of a captured function. Everything must outlive the run.
+struct StepCall {
+  const Plan& captured;                                           // the plan of the function
+  const std::vector<std::shared_ptr<VariableRecord>>& variables;  // variables of that plan
+  const std::vector<at::Tensor>& inputs;
+  uint64_t seed, step;  // decide the random numbers
+};
+
+// Runs a plan of a step in this process and returns its results. `plan` is the captured plan, or
+// one that was made of it for other devices, and `variables` are its variables. Takes the way of
+// running from `how`. Throws Error.
+std::vector<at::Tensor> replay_step(const StepCall& call, const Plan& plan,
                                     const std::vector<at::Tensor>& variables,
                                     const StepOptions& options, ReplayOptions how);
 

@@ -1,8 +1,5 @@
 #include "trireme/ps/ps_step_device.h"
 
-#include <memory>
-#include <utility>
-
 #include "trireme/base/status.h"
 #include "trireme/placement/device_graph.h"
 #include "trireme/placement/local_devices.h"
@@ -17,15 +14,9 @@ absl::Status assign_to_worker(const DeviceList& devices, PsStep& program) {
     options.replica_devices.push_back(hardware_of(DeviceType::kGpu, i));
   }
   options.variable_devices.assign(program.plan->graph->def.variables_size(), {c10::kCPU});
-  // Operators without a device would run where their arguments are: all variables are on the CPU.
-  auto graph = std::make_shared<GraphData>(*program.plan->graph);
-  for (proto::Node& node : *graph->def.mutable_nodes()) {
-    if (node.device().empty() && node.replica() == 0) node.set_device("/gpu:0");
-  }
-  TRIREME_ASSIGN_OR_RETURN(const auto placed, compile(std::move(graph)));
   // Names of devices in a graph from another process may not be valid. That throws.
   TRIREME_ASSIGN_OR_RETURN(auto assigned,
-                           try_call([&] { return assign_devices(*placed, options); }));
+                           try_call([&] { return assign_devices(*program.plan, options); }));
   TRIREME_RETURN_IF_ERROR(assigned.status());
   TRIREME_ASSIGN_OR_RETURN(program.plan, compile(assigned->graph));
   program.tuner = nullptr;  // the devices work in parallel anyway
