@@ -234,12 +234,10 @@ class DeviceAssigner {
     const auto add_home = [&](int64_t value) {
       const std::optional<uint32_t> variable = memory_.variable_of(value);
       Devices home;
-      if (variable) {
-        if (replica >= 0 && memory_.written_in_replicas().contains(*variable)) {
-          home = {options_.replica_devices[replica]};
-        } else {
-          home = options_.variable_devices[*variable];
-        }
+      if (variable && replica >= 0 && memory_.written_in_replicas().contains(*variable)) {
+        home = {options_.replica_devices[replica]};
+      } else if (variable) {
+        home = options_.variable_devices[*variable];
       } else if (const auto known = homes_.find(storage(value)); known != homes_.end()) {
         home = {known->second};
       } else {
@@ -475,8 +473,7 @@ class DeviceAssigner {
   std::vector<uint32_t> new_nodes_;        // first new node of each old node
   // The replicas' copies of variables that were not merged since.
   std::map<uint32_t, std::vector<uint32_t>> copies_;
-  std::map<c10::Device, int64_t, DeviceLess>
-      chosen_;                // elements for which nearest() chose a device
+  std::map<c10::Device, int64_t, DeviceLess> chosen_;  // elements that nearest() sent to each
   std::set<uint32_t> early_;  // moves whose value never changes, so that they may come earlier
 };
 
@@ -494,7 +491,10 @@ bool needs_no_devices(const Plan& plan, const DeviceGraphOptions& options) {
 }
 
 absl::StatusOr<DeviceGraph> assign_devices(const Plan& plan, const DeviceGraphOptions& options) {
-  return DeviceAssigner(plan, options).assign();
+  // Names of devices in a graph from another process may not be valid. That throws.
+  TRIREME_ASSIGN_OR_RETURN(auto assigned,
+                           try_call([&] { return DeviceAssigner(plan, options).assign(); }));
+  return assigned;
 }
 
 }  // namespace trireme::internal

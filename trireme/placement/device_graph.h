@@ -42,7 +42,9 @@ struct DeviceGraph {
 };
 
 // Returns the graph with every operator on its device. Inputs, received values, outputs and sent
-// values are on the CPU. An operator that writes runs where the memory is that it writes to.
+// values are on the CPU. An operator that writes runs where the memory is that it writes to. Fails
+// if the graph names a device that is not valid, or writes to memory on two devices with one
+// operator.
 absl::StatusOr<DeviceGraph> assign_devices(const Plan& plan, const DeviceGraphOptions& options);
 
 // Returns true if the graph can run as it is: everything is on the CPU, and no operator belongs to

@@ -14,11 +14,8 @@ absl::Status assign_to_worker(const DeviceList& devices, PsStep& program) {
     options.replica_devices.push_back(hardware_of(DeviceType::kGpu, i));
   }
   options.variable_devices.assign(program.plan->graph->def.variables_size(), {c10::kCPU});
-  // Names of devices in a graph from another process may not be valid. That throws.
-  TRIREME_ASSIGN_OR_RETURN(auto assigned,
-                           try_call([&] { return assign_devices(*program.plan, options); }));
-  TRIREME_RETURN_IF_ERROR(assigned.status());
-  TRIREME_ASSIGN_OR_RETURN(program.plan, compile(assigned->graph));
+  TRIREME_ASSIGN_OR_RETURN(const DeviceGraph assigned, assign_devices(*program.plan, options));
+  TRIREME_ASSIGN_OR_RETURN(program.plan, compile(assigned.graph));
   program.tuner = nullptr;  // the devices work in parallel anyway
   return absl::OkStatus();
 }

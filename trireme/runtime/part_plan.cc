@@ -41,10 +41,8 @@ absl::StatusOr<std::shared_ptr<const Plan>> PartPlan::with_variables_on(
   TRIREME_ASSIGN_OR_RETURN(const bool on_cpu,
                            try_call([&] { return needs_no_devices(*placed_, options); }));
   if (!on_cpu) {
-    TRIREME_ASSIGN_OR_RETURN(auto assigned,
-                             try_call([&] { return assign_devices(*placed_, options); }));
-    TRIREME_RETURN_IF_ERROR(assigned.status());
-    TRIREME_ASSIGN_OR_RETURN(plan, compile(assigned->graph));
+    TRIREME_ASSIGN_OR_RETURN(const DeviceGraph assigned, assign_devices(*placed_, options));
+    TRIREME_ASSIGN_OR_RETURN(plan, compile(assigned.graph));
   }
   last_ = plan;
   last_devices_ = devices;
