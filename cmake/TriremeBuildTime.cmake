@@ -8,10 +8,15 @@ function(trireme_together TARGET)
   set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ${TRIREME_UNITY} UNITY_BUILD_BATCH_SIZE 8)
 endfunction()
 
-# For tests, examples and the command: unlike the modules, their own code need not be fast. In a release build it compiles in three quarters
-# of the time with -O1, in a sanitizer build in less than half of the time with -O0.
-function(trireme_compile_quickly TARGET)
-  target_compile_options(${TARGET} PRIVATE $<$<CONFIG:Release>:-O1>)
+# trireme_compile_quickly(TARGET program|test): for code that need not be as fast as that of the modules. With -O1 it compiles in
+# three quarters of the time. clang compiles tests in less than half of that with -O0, which makes no difference to g++. Examples
+# and the command keep -O1, because the linker may choose their copies of inline functions for the whole binary.
+function(trireme_compile_quickly TARGET KIND)
+  set(level -O1)
+  if(KIND STREQUAL "test" AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    set(level -O0)
+  endif()
+  target_compile_options(${TARGET} PRIVATE $<$<CONFIG:Release>:${level}>)
   set_target_properties(${TARGET} PROPERTIES TRIREME_QUICK TRUE)
 endfunction()
 
@@ -33,34 +38,39 @@ if(TRIREME_PRECOMPILED)
   endif()
 endif()
 
-# trireme_precompiled(TARGET module|program): makes the target, which links LibTorch, use the precompiled header of its
-# kind. There are two because libraries and programs are compiled with different flags (PIC and PIE). The header for programs
-# contains torch/torch.h. g++, unlike clang, then performs all pending instantiations of that header in every source,
+# trireme_precompiled(TARGET module|program|test): makes the target, which links LibTorch, use the precompiled header of its
+# kind. They are compiled with different flags: PIC or PIE, and the level of trireme_compile_quickly. The header for programs
+# and tests contains torch/torch.h. g++, unlike clang, then performs all pending instantiations of that header in every source,
 # which takes ten seconds. With g++ it is therefore used only by programs that include torch/torch.h themselves.
 function(trireme_precompiled TARGET KIND)
   if(NOT TRIREME_PRECOMPILED)
     return()
   endif()
-  if(KIND STREQUAL "program" AND NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  if(NOT KIND STREQUAL "module" AND NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     trireme_includes_torch(includes ${TARGET})
     if(NOT includes)
       return()
     endif()
   endif()
+  if(KIND STREQUAL "test" AND (TRIREME_SANITIZER OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang"))
+    set(KIND program)  # Their flags are the same.
+  endif()
   set(from precompiled_${KIND})
   if(NOT TARGET ${from})
     file(WRITE ${PROJECT_BINARY_DIR}/${from}.cc "int main() { return 0; }\n")
-    if(KIND STREQUAL "program")
-      add_executable(${from} EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/${from}.cc)
-      trireme_compile_quickly(${from})
-    else()
+    set(header ${PROJECT_SOURCE_DIR}/cmake/precompiled_program.h)
+    if(KIND STREQUAL "module")
+      set(header ${PROJECT_SOURCE_DIR}/cmake/precompiled_module.h)
       add_library(${from} STATIC EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/${from}.cc)
+    else()
+      add_executable(${from} EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/${from}.cc)
+      trireme_compile_quickly(${from} ${KIND})
     endif()
     target_include_directories(${from} PRIVATE ${PROJECT_SOURCE_DIR})
     target_link_libraries(${from} PRIVATE trireme_flags trireme_torch protobuf::libprotobuf absl::status)
-    target_precompile_headers(${from} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/${from}.h)
+    target_precompile_headers(${from} PRIVATE ${header})
   endif()
-  if(KIND STREQUAL "program" AND TRIREME_SANITIZER)
+  if(NOT KIND STREQUAL "module" AND TRIREME_SANITIZER)
     set_target_properties(${TARGET} PROPERTIES TRIREME_QUICK TRUE)  # It must be compiled as its precompiled header is.
   endif()
   target_precompile_headers(${TARGET} REUSE_FROM ${from})

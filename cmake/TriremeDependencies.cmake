@@ -42,10 +42,16 @@ if(TORCH_CXX_FLAGS MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
   message(FATAL_ERROR
     "The LibTorch at ${TORCH_INSTALL_PREFIX} was built with the old C++ ABI. Use a cxx11-abi build.")
 endif()
-if(TRIREME_CUDA AND NOT TORCH_CUDA_LIBRARIES)
+if((TRIREME_CUDA OR TRIREME_NCCL) AND NOT TORCH_CUDA_LIBRARIES)
   message(FATAL_ERROR
-    "TRIREME_CUDA needs a LibTorch that is built for CUDA, and the one at ${TORCH_INSTALL_PREFIX} is not. Name one that is: "
+    "TRIREME_CUDA and TRIREME_NCCL need a LibTorch that is built for CUDA, and the one at ${TORCH_INSTALL_PREFIX} is not. Name one that is: "
     "-DTORCH_ROOT=/path/to/libtorch.")
+endif()
+
+# LibTorch contains Gloo, but not its headers, which collective/gloo_engine.cc needs. Debian's library of Gloo is not linked.
+find_path(GLOO_INCLUDE_DIR gloo/context.h)
+if(NOT GLOO_INCLUDE_DIR)
+  message(FATAL_ERROR "The headers of Gloo were not found. Run tools/setup, which installs libgloo-dev.")
 endif()
 
 # Torch's include folder contains headers of protobuf 3.13 and of its own fmt. A folder with one link,
@@ -84,9 +90,11 @@ endif()
 add_library(trireme_flags INTERFACE)
 target_compile_options(trireme_flags INTERFACE -Wall -Wextra -Werror=return-type -Wno-unused-parameter
                        -Wno-missing-field-initializers)
-if(TRIREME_CUDA)
-  target_compile_definitions(trireme_flags INTERFACE TRIREME_CUDA)
-endif()
+foreach(option TRIREME_CUDA TRIREME_NCCL)
+  if(${option})
+    target_compile_definitions(trireme_flags INTERFACE ${option})
+  endif()
+endforeach()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(trireme_flags INTERFACE -Werror=thread-safety -Wthread-safety)
 endif()

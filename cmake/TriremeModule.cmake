@@ -6,13 +6,14 @@
 #   LINK     absl::status ...   external libraries
 #   TESTS    a_test.cc ...      built into one binary NAME_test
 #   TEST_DEPS testing           modules that only the tests use
-#   SANITIZE address thread     sanitizers under which the tests also run
+#   SANITIZE address thread     sanitizers under which the tests also run; address_long and thread_long: in `.ci/full` only
 #   ALONE)                      runs no other test at the same time, because these measure time or memory
 #
 # Each folder is one module and one target.
 include(TriremeBuildTime)
 add_custom_target(modules)
 add_custom_target(sanitized_tests)
+add_custom_target(long_sanitized_tests)
 
 # Sets RESULT to TRUE if LINK names LibTorch, or one of the modules DEPS links it.
 function(trireme_links_torch RESULT DEPS LINK)
@@ -81,10 +82,11 @@ function(trireme_module NAME)
 endfunction()
 
 # trireme_test(NAME SOURCES x_test.cc DEPS base rpc [LINK …] [SANITIZE address thread] [LABELS fault] [TIMEOUT 120]
-#   [ALONE]): adds one binary and one ctest. With ALONE no other test runs at the same time.
+#   [ALONE] [OWN_MAIN]): adds one binary and one ctest. With ALONE no other test runs at the same time. With OWN_MAIN a source has
+# the main() of the binary.
 function(trireme_test NAME)
-  cmake_parse_arguments(T "ALONE" "TIMEOUT" "SOURCES;DEPS;LINK;LABELS;SANITIZE" ${ARGN})
-  trireme_test_binary(${NAME} "${T_SOURCES}" "${T_DEPS}" "${T_LINK}" "${T_SANITIZE}")
+  cmake_parse_arguments(T "ALONE;OWN_MAIN" "TIMEOUT" "SOURCES;DEPS;LINK;LABELS;SANITIZE" ${ARGN})
+  trireme_test_binary(${NAME} "${T_SOURCES}" "${T_DEPS}" "${T_LINK}" "${T_SANITIZE}" "${T_OWN_MAIN}")
   trireme_ctest(${NAME} "${NAME}" "${T_TIMEOUT}" "${T_LABELS};${T_SANITIZE}" "${T_ALONE}")
 endfunction()
 
@@ -94,7 +96,7 @@ endfunction()
 # halves. The other arguments are those of trireme_test.
 function(trireme_test_group NAME)
   cmake_parse_arguments(T "" "TIMEOUT;FOLDER" "SOURCES;DEPS;LINK;LABELS;SANITIZE;ALONE;LONG" ${ARGN})
-  trireme_test_binary(${NAME} "${T_SOURCES}" "${T_DEPS}" "${T_LINK}" "${T_SANITIZE}")
+  trireme_test_binary(${NAME} "${T_SOURCES}" "${T_DEPS}" "${T_LINK}" "${T_SANITIZE}" FALSE)
   foreach(source IN LISTS T_ALONE T_LONG)
     if(NOT source IN_LIST T_SOURCES)
       message(FATAL_ERROR "${NAME}: ${source} is in ALONE or LONG, but not in SOURCES")
@@ -121,21 +123,26 @@ function(trireme_test_group NAME)
   endforeach()
 endfunction()
 
-function(trireme_test_binary NAME SOURCES DEPS LINK SANITIZE)
+function(trireme_test_binary NAME SOURCES DEPS LINK SANITIZE OWN_MAIN)
   add_executable(${NAME} ${SOURCES})
-  trireme_compile_quickly(${NAME})
+  trireme_compile_quickly(${NAME} test)
   trireme_links_torch(torch "${DEPS}" "${LINK}")
   set(main trireme_test_main)
   if(torch)
     set(main trireme_stand_in_test_main)
     trireme_together(${NAME})
-    trireme_precompiled(${NAME} program)
+    trireme_precompiled(${NAME} test)
+  endif()
+  if(OWN_MAIN)
+    set(main)
   endif()
   list(TRANSFORM DEPS PREPEND trireme::)
   target_link_libraries(${NAME} PRIVATE ${main} ${DEPS} ${LINK} GTest::gmock GTest::gtest)
   set_target_properties(${NAME} PROPERTIES TRIREME_TEST TRUE)
   if(TRIREME_SANITIZER IN_LIST SANITIZE)
     add_dependencies(sanitized_tests ${NAME})
+  elseif("${TRIREME_SANITIZER}_long" IN_LIST SANITIZE)
+    add_dependencies(long_sanitized_tests ${NAME})
   endif()
 endfunction()
 
