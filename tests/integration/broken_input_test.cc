@@ -9,11 +9,11 @@
 #include <fstream>
 #include <iterator>
 
+#include "trireme/base/sanitizer.h"
 #include "trireme/data/dataset.h"
 #include "trireme/data/record_reader.h"
 #include "trireme/rpc/temporary_folder.h"
 #include "trireme/testing/error_of.h"
-#include "trireme/testing/sanitizer.h"
 
 namespace trireme {
 namespace {

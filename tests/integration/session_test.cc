@@ -14,6 +14,7 @@
 #include <stop_token>
 #include <thread>
 
+#include "trireme/base/sanitizer.h"
 #include "trireme/base/status.h"
 #include "trireme/capture/device_scope.h"
 #include "trireme/function/module.h"
@@ -21,7 +22,6 @@
 #include "trireme/ps/parameter_servers.h"
 #include "trireme/testing/error_of.h"
 #include "trireme/testing/in_process_test_cluster.h"
-#include "trireme/testing/sanitizer.h"
 #include "trireme/testing/wait_until.h"
 
 namespace trireme {
@@ -195,7 +195,7 @@ TEST(Session, RejectsVariablesOfParameterServers) {
   const Variable v("shared", torch::zeros({}));
   const auto f = function("f", [&] { return v.read() + 1; });
   EXPECT_THAT(error_of([&] { session.run(f); }).what(),
-              HasSubstr("function 'f': its variable 'shared' is on parameter servers"));
+              HasSubstr("function 'f': its variable 'shared' is on /job:ps/task:0"));
   EXPECT_EQ(f().item<float>(), 1);
 }
 

@@ -9,6 +9,9 @@ namespace trireme {
 // Returns the bytes of memory that this process may use: the memory of the machine, or the limit of
 // its container if that is lower.
 uint64_t physical_memory();
+// Returns the bytes of memory that this process can still take before others must give some up: the
+// free memory of the machine, or the rest of the limit of its container if that is less.
+uint64_t available_memory();
 
 struct ProcessMemory {
   int64_t resident = 0;  // Bytes that the process holds now.

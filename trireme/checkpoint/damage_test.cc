@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
+#include "trireme/base/sanitizer.h"
 #include "trireme/checkpoint/sample_checkpoint.h"
-#include "trireme/testing/sanitizer.h"
 #include "trireme/testing/unsynced_files.h"
 
 namespace trireme::internal {

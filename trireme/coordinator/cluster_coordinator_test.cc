@@ -8,12 +8,12 @@
 #include <thread>
 
 #include "trireme/base/logging.h"
+#include "trireme/base/sanitizer.h"
 #include "trireme/function/function.h"
 #include "trireme/function/variable.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/testing/error_of.h"
 #include "trireme/testing/in_process_test_cluster.h"
-#include "trireme/testing/sanitizer.h"
 
 namespace trireme {
 namespace {

@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/base/sanitizer.h"
 #include "trireme/base/status.h"
 #include "trireme/coordinator/closure_queue.h"
 #include "trireme/coordinator/decided_sequences.h"
 #include "trireme/ps/push_records.h"
 #include "trireme/testing/manual_clock.h"
-#include "trireme/testing/sanitizer.h"
 
 // A day of training, simulated by sequence numbers: a coordinator that schedules 10,000 runs a
 // second, closures that take hours, and programs that are killed. Nothing may grow beyond the

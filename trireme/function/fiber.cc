@@ -21,29 +21,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
+#include "trireme/base/sanitizer.h"
 
-// GCC tells the sanitizers by macros and Clang 16 by features.
-#if defined(__clang__)
-#if __has_feature(address_sanitizer)
-#define TRIREME_FIBER_ASAN
-#endif
-#if __has_feature(thread_sanitizer)
-#define TRIREME_FIBER_TSAN
-#endif
-#else
-#if defined(__SANITIZE_ADDRESS__)
-#define TRIREME_FIBER_ASAN
-#endif
-#if defined(__SANITIZE_THREAD__)
-#define TRIREME_FIBER_TSAN
-#endif
-#endif
-
-#if defined(TRIREME_FIBER_ASAN)
+#if defined(TRIREME_ASAN)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
-#if defined(TRIREME_FIBER_TSAN)
+#if defined(TRIREME_TSAN)
 #include <sanitizer/tsan_interface.h>
 #endif
 
@@ -82,7 +66,7 @@ Fiber::Fiber(std::function<void()> body) : body_(std::move(body)) {
   own_.registers.uc_stack.ss_sp = static_cast<char*>(memory_) + guard;
   own_.registers.uc_stack.ss_size = kFiberStack;
   makecontext(&own_.registers, &Fiber::enter, 0);
-#if defined(TRIREME_FIBER_TSAN)
+#if defined(TRIREME_TSAN)
   own_.thread_info = __tsan_create_fiber(0);
 #endif
 }
@@ -92,10 +76,10 @@ Fiber::~Fiber() {
     cancelled_ = true;
     switch_stack(caller_, own_);
   }
-#if defined(TRIREME_FIBER_TSAN)
+#if defined(TRIREME_TSAN)
   __tsan_destroy_fiber(own_.thread_info);
 #endif
-#if defined(TRIREME_FIBER_ASAN)
+#if defined(TRIREME_ASAN)
   // Frames that were never left are marked in the shadow of the memory, which others will use.
   ASAN_UNPOISON_MEMORY_REGION(own_.bottom, own_.size);
 #endif
@@ -117,7 +101,7 @@ void Fiber::pause() {
 // Never returns, as there is nothing below it on its stack.
 void Fiber::enter() noexcept {
   Fiber& fiber = *beginning;
-#if defined(TRIREME_FIBER_ASAN)
+#if defined(TRIREME_ASAN)
   __sanitizer_finish_switch_fiber(nullptr, &fiber.caller_.bottom, &fiber.caller_.size);
 #endif
   fiber.run_body();
@@ -141,17 +125,17 @@ void Fiber::switch_stack(Place& from, Place& to) {
   void* const exceptions = abi::__cxa_get_globals();
   std::memcpy(from.exceptions.data(), exceptions, sizeof(from.exceptions));
   std::memcpy(exceptions, to.exceptions.data(), sizeof(to.exceptions));
-#if defined(TRIREME_FIBER_ASAN)
+#if defined(TRIREME_ASAN)
   // Frees the fake stack of a stack that is left for good.
   void** const fake_stack = ended_ ? nullptr : &from.fake_stack;
   __sanitizer_start_switch_fiber(fake_stack, to.bottom, to.size);
 #endif
-#if defined(TRIREME_FIBER_TSAN)
+#if defined(TRIREME_TSAN)
   from.thread_info = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(to.thread_info, 0);
 #endif
   swapcontext(&from.registers, &to.registers);
-#if defined(TRIREME_FIBER_ASAN)
+#if defined(TRIREME_ASAN)
   __sanitizer_finish_switch_fiber(from.fake_stack, &to.bottom, &to.size);
 #endif
 }

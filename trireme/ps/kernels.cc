@@ -9,12 +9,14 @@
 #include <cstring>
 #include <exception>
 
+#include "trireme/base/sanitizer.h"
+
 namespace trireme::internal {
 namespace {
 
 // Compiles a function for several instruction sets. When the program is loaded, it picks the widest
-// one that the processor has. Not used under ThreadSanitizer, which is not initialised by then.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
+// one that the processor has. Not used under sanitizers, which are not initialised by then.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(TRIREME_ASAN) && !defined(TRIREME_TSAN)
 #define TRIREME_TARGET_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define TRIREME_TARGET_CLONES

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <stop_token>
 
@@ -12,6 +13,21 @@
 #include "trireme/tensor/codec.h"
 
 namespace trireme {
+
+struct SharedPlaces;  // rpc/shared_message.h
+
+// The tensors of a call that may be in memory which the client shares with the server, instead of
+// travelling over the connection. Only channels whose server can open this memory use it
+// (ChannelOptions::shared_memory), and only for methods without side effects of a repetition
+// (Repeats::kHarmless).
+struct CallSharing {
+  // True to pass the tensors of the request in this way, if they are large. The method must permit
+  // it (Method::shares). Not together with `answer`.
+  bool request = false;
+  // Places for tensors of the answer; null for none. If the server writes a tensor to its place,
+  // the answer has the tensor that was offered. Otherwise it has another one.
+  std::shared_ptr<const SharedPlaces> answer = nullptr;
+};
 
 // Options of one call.
 struct CallOptions {
@@ -36,6 +52,9 @@ struct CallOptions {
   // Policy by which the call is retried until the deadline if it may have been lost; nullopt for
   // no retries.
   std::optional<RetryPolicy> retry = std::nullopt;
+  // Use of shared memory. A server that cannot open it answers UNAVAILABLE, so the call needs a
+  // retry policy: its first attempt uses shared memory, and all others use the connection.
+  CallSharing shared = {};
 };
 
 // The answer of a server, or the reason why there is none.

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/ids.h"
+#include "trireme/base/logging.h"
 #include "trireme/base/version.h"
 #include "trireme/rpc/call_and_wait.h"
 #include "trireme/rpc/call_queue.h"
@@ -17,8 +18,10 @@
 #include "trireme/rpc/fault_injector.h"
 #include "trireme/rpc/faulty_call.h"
 #include "trireme/rpc/hello.pb.h"
+#include "trireme/rpc/message_stream.h"
 #include "trireme/rpc/outgoing_call.h"
 #include "trireme/rpc/retrying_call.h"
+#include "trireme/rpc/shared_region.h"
 
 // A call takes one of three paths:
 //
@@ -31,7 +34,8 @@
 //   is a retry policy, a RetryingCall makes attempts. If there is a FaultInjector, each attempt
 //   passes through a FaultyCall. Blocking calls with large answers may come here too.
 //
-// All attempts of a call carry the same request id, by which a server recognizes a repetition.
+// All attempts of a call carry the same request id, by which a server recognizes a repetition. Only
+// the first one may use shared memory (shared_message.h).
 namespace trireme {
 namespace {
 
@@ -106,8 +110,12 @@ struct Channel::State : std::enable_shared_from_this<State> {
 
 Channel::Channel(ChannelOptions options) : state_(std::make_shared<State>()) {
   if (options.caller == 0) options.caller = process_incarnation();
-  state_->target = {std::make_shared<grpc::GenericStub>(make_grpc_channel(options)), options.task,
-                    options.address, options.limits, options.credentials.is_secure()};
+  state_->target = {std::make_shared<grpc::GenericStub>(make_grpc_channel(options)),
+                    options.task,
+                    options.address,
+                    options.limits,
+                    options.credentials.is_secure(),
+                    std::make_shared<std::atomic<bool>>(false)};
   state_->options = std::move(options);
 }
 
@@ -119,13 +127,15 @@ Message internal::hello_request(const ChannelOptions& options) {
   request.set_release(version());
   request.set_task(options.caller_task);
   request.set_expected_task(options.task);
+  if (options.shared_memory) request.set_shared_segment(shared_probe());
   return make_message(request);
 }
 
 absl::StatusOr<Hello> internal::read_hello(const absl::StatusOr<Message>& answer) {
   if (!answer.ok()) return answer.status();
   TRIREME_ASSIGN_OR_RETURN(const HelloResponse response, parse_body<HelloResponse>(*answer));
-  return Hello{response.task(), response.incarnation(), response.release(), response.pid()};
+  return Hello{response.task(), response.incarnation(),   response.release(),
+               response.pid(),  response.shares_memory(), response.cannot_share()};
 }
 
 absl::StatusOr<Hello> Channel::hello(Time deadline) {
@@ -139,6 +149,11 @@ absl::StatusOr<Hello> Channel::hello(Time deadline) {
 
 void Channel::remember(const Hello& hello) {
   state_->incarnation = hello.incarnation;
+  if (!state_->options.shared_memory) return;
+  *state_->target.shares_memory = hello.shares_memory;
+  if (hello.cannot_share.empty()) return;
+  log_info(hello.task, " is on this machine, but tensors do not go there through shared memory: ",
+           hello.cannot_share);
 }
 
 // An injected cut uses the call's stop token, so it has no effect on calls that have their own.
@@ -146,11 +161,13 @@ void Channel::State::call_with_retries_or_faults(const std::string& method, Mess
                                                  const Prefix& prefix, const CallOptions& options,
                                                  OnResponse on_response) {
   auto shared = std::make_shared<const Message>(std::move(request));
-  internal::Attempt attempt = [self = shared_from_this(), method, shared, options, prefix](
+  auto sends = std::make_shared<std::atomic<int>>(0);
+  internal::Attempt attempt = [self = shared_from_this(), method, shared, sends, options, prefix](
                                   Time first_frame_deadline, OnResponse done) {
     internal::Send send = [=](std::stop_token cut, OnResponse then) {
       CallOptions once = options;
       once.first_frame_deadline = first_frame_deadline;
+      if (sends->fetch_add(1) > 0) once.shared = {};
       if (!once.stop.stop_possible()) once.stop = cut;
       internal::OutgoingCall::start(self->target, method, prefix, *shared, once, self->queue(),
                                     std::move(then));
@@ -194,6 +211,7 @@ Response Channel::State::call_in_place(const std::string& method, Message reques
 
 Response Channel::call(const std::string& method, Message request, const CallOptions& options) {
   const Prefix prefix = state_->prefix(method, options);
+  CallOptions later = options;  // options of attempts that are not the first
   // gRPC lets one thread at a time poll for the whole process. Once there is a CompletionLoop, its
   // thread polls, and it would hand each frame of the answer over to this thread, which costs a
   // large answer a third of its speed. So such a call completes on the loop. With TLS the hand-over
@@ -212,11 +230,19 @@ Response Channel::call(const std::string& method, Message request, const CallOpt
         options.stop.stop_requested() || Clock::real().now() >= options.deadline) {
       return response;
     }
+    later.shared = {};
   }
   return call_and_wait<Response>([&](OnResponse done) {
-    state_->call_with_retries_or_faults(method, std::move(request), prefix, options,
-                                        std::move(done));
+    state_->call_with_retries_or_faults(method, std::move(request), prefix, later, std::move(done));
   });
+}
+
+std::shared_ptr<internal::MessageStream> Channel::open_stream(const std::string& method,
+                                                              uint64_t incarnation,
+                                                              std::stop_token stop) {
+  return internal::MessageStream::open(state_->target, method,
+                                       state_->prefix(method, {.incarnation = incarnation}),
+                                       state_->queue(), std::move(stop));
 }
 
 const ChannelOptions& Channel::options() const {
@@ -233,6 +259,10 @@ const std::string& Channel::address() const {
 
 uint64_t Channel::incarnation() const {
   return state_->incarnation;
+}
+
+bool Channel::shares_memory() const {
+  return *state_->target.shares_memory;
 }
 
 }  // namespace trireme

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -13,8 +14,9 @@
 
 namespace trireme {
 namespace internal {
+class MessageStream;  // rpc/message_stream.h
 class ServingQueues;  // rpc/call_queue.h
-}
+}  // namespace internal
 
 class FaultInjector;  // rpc/fault_injector.h
 
@@ -28,6 +30,9 @@ struct ChannelOptions {
   std::string caller_task;  // task of the calling server; empty for a client program
   Credentials credentials = Credentials::loopback();
   MessageLimits limits;  // limits of an answer
+  // True to find out by a hello whether the server can open shared memory of this process. Calls
+  // may then use it (CallOptions::shared).
+  bool shared_memory = false;
   // Faults injected into calls; null for none.
   std::shared_ptr<FaultInjector> faults = nullptr;
   // Queues of the calling server, whose threads then receive the answers. Null to use threads that
@@ -41,6 +46,8 @@ struct Hello {
   uint64_t incarnation = 0;  // identity of this start of the task
   std::string release;       // its version of Trireme
   int64_t pid = 0;
+  bool shares_memory = false;  // true if the server can open shared memory of this process
+  std::string cannot_share;    // reason why a server on this machine cannot
 };
 
 namespace internal {
@@ -68,7 +75,8 @@ class Channel {
   // Asks which task and incarnation is at the address, fails if it is not the expected task, and
   // remembers the incarnation (see remember). Blocks until the deadline at most.
   absl::StatusOr<Hello> hello(Time deadline);
-  // Addresses later calls to the incarnation in `hello`.
+  // Addresses later calls to the incarnation in `hello`, and lets them use shared memory if its
+  // server can open it.
   void remember(const Hello& hello);
 
   // Calls a method. Calls back exactly once, usually on a thread that serves many calls, so
@@ -80,11 +88,18 @@ class Channel {
   // for the answer, so that no other thread has to wake up.
   Response call(const std::string& method, Message request, const CallOptions& options = {});
 
+  // Opens a stream of messages to a method (Method::on_message), for the incarnation that is meant.
+  // `stop` ends it. Faults are not injected into streams.
+  std::shared_ptr<internal::MessageStream> open_stream(const std::string& method,
+                                                       uint64_t incarnation, std::stop_token stop);
+
   const ChannelOptions& options() const;
   const std::string& task() const;
   const std::string& address() const;
   // Returns the incarnation found by the last hello; 0 before.
   uint64_t incarnation() const;
+  // Returns true if calls can use memory that is shared with the server (CallOptions::shared).
+  bool shares_memory() const;
 
  private:
   struct State;

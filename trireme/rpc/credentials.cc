@@ -170,6 +170,17 @@ absl::StatusOr<Credentials> Credentials::of_program(const std::string& folder) {
   return folder.empty() ? insecure() : from_folder(folder, {});
 }
 
+absl::StatusOr<Credentials> Credentials::of_server(const std::string& folder, bool insecure,
+                                                   const TaskId& task) {
+  if (folder.empty()) return insecure ? Credentials::insecure() : loopback();
+  if (!insecure) return from_folder(folder, task);
+  return make_status(ErrorCode::kInvalidArgument,
+                     absl::StrCat(task.to_string(), " was given both certificates (", folder,
+                                  ") and the option insecure, which does without them; use one of "
+                                  "the two"),
+                     {task.to_string(), ""});
+}
+
 std::optional<Peer> Credentials::identity() const {
   if (!tls_) return std::nullopt;
   return tls_->identity;

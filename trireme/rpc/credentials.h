@@ -44,6 +44,10 @@ class Credentials {
   // Uses the files of a client program in a folder. Without a folder (""), uses no certificates and
   // permits any address: a server beyond loopback that has none was started with --insecure.
   static absl::StatusOr<Credentials> of_program(const std::string& folder);
+  // Uses the certificates of a task in a folder; without a folder none, on loopback addresses only
+  // unless `insecure`. Fails if both are given.
+  static absl::StatusOr<Credentials> of_server(const std::string& folder, bool insecure,
+                                               const TaskId& task);
 
   // Returns true if this side uses certificates.
   bool is_secure() const { return tls_ != nullptr; }

@@ -12,6 +12,7 @@ namespace {
 constexpr uint32_t kMagic = 0x454d5254;  // "TRME"
 constexpr uint16_t kHasTensors = 1;
 constexpr uint16_t kOneFrame = 2;
+constexpr uint16_t kShared = 4;
 // Largest tensor that is copied into the frame instead of being sent from its own memory.
 constexpr size_t kCopied = 16 << 10;
 
@@ -53,6 +54,7 @@ absl::StatusOr<MessageWriter> MessageWriter::make(const Prefix& prefix, Message 
   raw.version = prefix.version;
   if (!message.tensors.empty()) raw.flags |= kHasTensors;
   if (prefix.one_frame) raw.flags |= kOneFrame;
+  if (prefix.shared) raw.flags |= kShared;
   raw.request_id = prefix.request_id;
   raw.sender = prefix.sender;
   raw.receiver = prefix.receiver;
@@ -153,7 +155,7 @@ absl::Status MessageReader::parse_prefix() {
                        absl::StrCat("rejected the message: its body of ", raw.body_size,
                                     " bytes exceeds the limit of ", limits_.max_body_bytes));
   }
-  if (raw.flags & ~(kHasTensors | kOneFrame)) return malformed("reserved bits are set");
+  if (raw.flags & ~(kHasTensors | kOneFrame | kShared)) return malformed("reserved bits are set");
   if (admission_ != nullptr && raw.body_size > Admission::kAdmissionThreshold) {
     TRIREME_RETURN_IF_ERROR(admission_->admit(raw.body_size));
   }
@@ -161,6 +163,7 @@ absl::Status MessageReader::parse_prefix() {
              .sender = raw.sender,
              .receiver = raw.receiver,
              .one_frame = (raw.flags & kOneFrame) != 0,
+             .shared = (raw.flags & kShared) != 0,
              .version = raw.version};
   body_size_ = raw.body_size;
   has_tensors_ = raw.flags & kHasTensors;

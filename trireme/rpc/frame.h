@@ -15,7 +15,7 @@
 // How a Message becomes bytes (docs/wire.md):
 //
 //   prefix   40 bytes: sender, receiver, request id, length of the body, flags
-//   body     a serialized protobuf
+//   body     a serialized protobuf; a flag says that a description of shared memory precedes it
 //   tensors  a tensor list of tensor/codec.h; absent unless a flag of the prefix is set
 //
 // The bytes are cut into frames, one gRPC message each. A cut may fall anywhere, so a message has
@@ -40,6 +40,7 @@ struct Prefix {
   uint64_t sender = 0;      // incarnation of the sender
   uint64_t receiver = 0;    // incarnation that is meant; 0 for any
   bool one_frame = false;   // true if the answer must come in one frame (unary call)
+  bool shared = false;      // true if tensors are in shared memory (shared_message.h)
   uint16_t version = kProtocolVersion;
 };
 

@@ -8,14 +8,15 @@
 #include <cstring>
 #include <memory>
 
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-#endif
-
 #include "absl/synchronization/mutex.h"
 #include "trireme/base/logging.h"
 #include "trireme/base/rate_limit.h"
+#include "trireme/base/sanitizer.h"
 #include "trireme/rpc/flow_control.h"
+
+#if defined(TRIREME_TSAN)
+#include <sanitizer/tsan_interface.h>
+#endif
 
 namespace trireme::internal {
 namespace {
@@ -59,13 +60,13 @@ struct HeldFrame {
 }  // namespace
 
 void hand_over([[maybe_unused]] void* object) {
-#if defined(__SANITIZE_THREAD__)
+#if defined(TRIREME_TSAN)
   __tsan_release(object);
 #endif
 }
 
 void take_over([[maybe_unused]] void* object) {
-#if defined(__SANITIZE_THREAD__)
+#if defined(TRIREME_TSAN)
   __tsan_acquire(object);
 #endif
 }
@@ -134,6 +135,19 @@ std::optional<uint64_t> read_grant(const grpc::ByteBuffer& frame) {
   grpc::Slice slice;
   if (!frame.DumpToSingleSlice(&slice).ok()) return std::nullopt;
   return decode_grant(std::string(reinterpret_cast<const char*>(slice.begin()), slice.size()));
+}
+
+grpc::ByteBuffer frame_of_numbers(const std::vector<uint64_t>& numbers) {
+  const grpc::Slice slice(numbers.data(), numbers.size() * sizeof(uint64_t));
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+std::vector<uint64_t> read_numbers(const grpc::ByteBuffer& frame) {
+  grpc::Slice slice;
+  if (!frame.DumpToSingleSlice(&slice).ok()) return {};
+  std::vector<uint64_t> numbers(slice.size() / sizeof(uint64_t));
+  std::memcpy(numbers.data(), slice.begin(), numbers.size() * sizeof(uint64_t));
+  return numbers;
 }
 
 grpc::Status to_grpc(const absl::Status& status) {

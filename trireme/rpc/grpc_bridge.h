@@ -58,6 +58,10 @@ grpc::ByteBuffer grant_frame(uint64_t bytes);
 // Returns the granted total, or nullopt if the frame is not a grant but part of a message.
 std::optional<uint64_t> read_grant(const grpc::ByteBuffer& frame);
 
+// Make a frame of numbers, and return those of a frame; bytes beyond the last number are ignored.
+grpc::ByteBuffer frame_of_numbers(const std::vector<uint64_t>& numbers);
+std::vector<uint64_t> read_numbers(const grpc::ByteBuffer& frame);
+
 // Converts an error. Trireme's error code and the origin travel in the status's details.
 grpc::Status to_grpc(const absl::Status& status);
 // Returns true if a Trireme server made the status with to_grpc(), and not gRPC itself.

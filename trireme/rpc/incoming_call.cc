@@ -17,7 +17,8 @@
 //    same frame, reading goes on: the memory is in use already. Otherwise the frame is held and
 //    the intake is asked for room. While the call waits nothing is read, so the sender stops at
 //    the end of what it was granted. The intake's callback starts the next read.
-// 4. request_ended() runs the handler, unless the request is a repetition (answer_cache.h).
+// 4. request_ended() opens shared memory of the caller, if the request uses it (shared_message.h),
+//    and runs the handler, unless the request is a repetition (answer_cache.h).
 // 5. write_next() writes the answer's frames as far as the caller has granted them, and
 //    read_grant_of_caller() reads these grants meanwhile.
 // 6. Every call ends with one Finish(), whose event, on_finished(), releases it.
@@ -33,9 +34,6 @@ namespace {
 // Smallest tensor that is left in pieces. A smaller one is still in the cache when its last byte
 // has arrived, so copying it costs little.
 constexpr uint64_t kScatterFrom = 4 << 20;
-// Largest body that Method::scatters is asked about. The method may parse it, and this thread
-// serves other calls.
-constexpr size_t kScatterBody = 1 << 20;
 
 }  // namespace
 
@@ -83,6 +81,10 @@ void IncomingCall::on_accepted(bool ok) {
   if (registered_->intake) reader_.pause_before_tensors();
   if (registered_->stats.calls != nullptr) registered_->stats.calls->add();
   if (const absl::Status status = check_role(); !status.ok()) return finish(status);
+  if (registered_->serve_stream) {
+    serving_ = Gate::Pass();  // a server that stops does not wait for streams
+    return registered_->serve_stream(self_);
+  }
   reading_since_ = arrived_;
   read_on();
 }
@@ -140,7 +142,7 @@ void IncomingCall::on_read(bool ok) {
 absl::Status IncomingCall::take_frame() {
   if (held_frame_.Valid()) TRIREME_RETURN_IF_ERROR(take_held_frame());  // the call was admitted
   TRIREME_ASSIGN_OR_RETURN(held_from_, read_frame(frame_, reader_));
-  if (reader_.has_prefix()) TRIREME_RETURN_IF_ERROR(check_prefix());
+  if (reader_.has_prefix()) TRIREME_RETURN_IF_ERROR(check_prefix(reader_.prefix()));
   if (!reader_.paused()) {
     frame_.Clear();
     return absl::OkStatus();
@@ -153,8 +155,8 @@ absl::Status IncomingCall::take_frame() {
 
 absl::Status IncomingCall::take_held_frame() {
   if (reader_.declared_bytes() >= kScatterFrom && registered_->scatters &&
-      reader_.body().size() <= kScatterBody) {
-    auto share = server_.scatter_budget.take(context_.peer(), reader_.declared_bytes());
+      reader_.body().size() <= kMostAskedBody) {
+    auto share = server_.scatter_budget->take(context_.peer(), reader_.declared_bytes());
     if (share.ok() && registered_->scatters(reader_.body())) {
       scattered_share_ = *std::move(share);
       reader_.scatter_from(kScatterFrom);
@@ -237,6 +239,12 @@ void IncomingCall::request_ended() {
     return finish(*request_status_);
   }
   request_ = reader_.take();
+  if (reader_.prefix().shared) {
+    const absl::Status opened =
+        open_shared_request(*server_.segments, server_.options.limits.message.tensors,
+                            registered_->shares, request_, places_);
+    if (!opened.ok()) return finish(opened);
+  }
   if (registered_->repeats == Repeats::kHarmless || answers_repetitions_) return serve();
   const absl::StatusOr<bool> is_new = begin_once();
   if (!is_new.ok()) return finish(is_new.status());
@@ -302,8 +310,11 @@ void IncomingCall::log_refusal(const absl::Status& refusal) {
   }
 }
 
-absl::Status IncomingCall::check_prefix() const {
-  const uint64_t meant = reader_.prefix().receiver;
+absl::Status IncomingCall::check_prefix(const Prefix& prefix) const {
+  if (prefix.shared && (registered_->repeats != Repeats::kHarmless || registered_->serve_stream)) {
+    return invalid_argument(absl::StrCat(method(), " does not use shared memory"));
+  }
+  const uint64_t meant = prefix.receiver;
   if (meant == 0 || meant == server_.options.incarnation) return absl::OkStatus();
   return make_status(ErrorCode::kIncarnationChanged,
                      absl::StrCat("the call was meant for incarnation ", format_incarnation(meant),
@@ -337,10 +348,11 @@ void IncomingCall::send(absl::StatusOr<Message> response) {
   if (!response.ok()) return finish(response.status());
   leave_intake();
   const Prefix& asked = reader_.prefix();
-  auto writer = MessageWriter::make({.request_id = asked.request_id,
-                                     .sender = server_.options.incarnation,
-                                     .receiver = asked.sender},
-                                    *std::move(response));
+  Prefix prefix{.request_id = asked.request_id,
+                .sender = server_.options.incarnation,
+                .receiver = asked.sender};
+  if (!places_.empty()) places_.leave_in_place(prefix, *response);
+  auto writer = MessageWriter::make(prefix, *std::move(response));
   if (!writer.ok()) return finish(writer.status());
   if (asked.one_frame && writer->bytes_left() > kMaxFrameBytes) {
     return finish(
@@ -413,7 +425,7 @@ void IncomingCall::give_up() {
 
 void IncomingCall::finish(const absl::Status& status) {
   leave_intake();
-  if (registered_ != nullptr && registered_->stats.errors != nullptr) {
+  if (!status.ok() && registered_ != nullptr && registered_->stats.errors != nullptr) {
     registered_->stats.errors->add();
   }
   stream_.Finish(to_grpc(with_origin(status, {server_.options.task, ""})), finished_.start());
@@ -451,43 +463,3 @@ void IncomingCall::on_done(bool) {
 }
 
 }  // namespace trireme::internal
-
-namespace trireme {
-
-ServerCall::ServerCall(std::shared_ptr<internal::IncomingCall> call) : call_(std::move(call)) {}
-
-ServerCall::~ServerCall() {
-  if (call_) {
-    respond(make_status(ErrorCode::kInternal, "the handler dropped the call without an answer"));
-  }
-}
-
-const std::string& ServerCall::method() const {
-  return call_->method();
-}
-Message& ServerCall::request() {
-  return call_->request();
-}
-std::vector<ScatteredTensor>& ServerCall::scattered() {
-  return call_->scattered();
-}
-uint64_t ServerCall::request_id() const {
-  return call_->prefix().request_id;
-}
-uint64_t ServerCall::caller() const {
-  return call_->prefix().sender;
-}
-const std::optional<Peer>& ServerCall::peer() const {
-  return call_->peer();
-}
-Time ServerCall::deadline() const {
-  return call_->deadline();
-}
-std::stop_token ServerCall::stop_token() const {
-  return call_->stop_token();
-}
-void ServerCall::respond(absl::StatusOr<Message> response) {
-  std::exchange(call_, nullptr)->respond(std::move(response));
-}
-
-}  // namespace trireme

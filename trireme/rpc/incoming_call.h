@@ -18,8 +18,10 @@
 #include "trireme/rpc/flow_control.h"
 #include "trireme/rpc/grpc_bridge.h"
 #include "trireme/rpc/receive_budget.h"
+#include "trireme/rpc/segment_cache.h"
 #include "trireme/rpc/server_options.h"
 #include "trireme/rpc/service.h"
+#include "trireme/rpc/shared_message.h"
 
 namespace trireme::internal {
 
@@ -32,6 +34,8 @@ struct MethodStats {
   Histogram* latency_us = nullptr;
 };
 
+class IncomingCall;
+
 // A Method as the server keeps it.
 struct RegisteredMethod {
   Roles callers;
@@ -39,6 +43,8 @@ struct RegisteredMethod {
   Handler handler;
   std::shared_ptr<ByteBudget> intake;
   std::function<bool(const std::string& body)> scatters;
+  std::function<bool(const std::string& body)> shares;
+  std::function<void(std::shared_ptr<IncomingCall>)> serve_stream;  // null unless it is a stream
   MethodStats stats;
 };
 
@@ -47,13 +53,21 @@ struct ServerCallContext {
   explicit ServerCallContext(RpcServerOptions given)
       : options(std::move(given)),
         receiving(options.limits.connection_receive_bytes, options.limits.receive_bytes),
-        scatter_budget(options.limits.unread_bytes / 4, options.limits.unread_bytes / 4),
-        answers(options.limits.remembered) {}
+        scatter_budget(std::make_shared<ReceiveBudget>(options.limits.unread_bytes / 4,
+                                                       options.limits.unread_bytes / 4)),
+        untaken(std::make_shared<ReceiveBudget>(options.limits.connection_receive_bytes,
+                                                options.limits.receive_bytes)),
+        answers(options.limits.remembered),
+        segments(std::make_shared<SegmentCache>(options.limits.shared_bytes)) {}
 
   const RpcServerOptions options;
-  ReceiveBudget receiving;       // bytes of requests that are not complete yet
-  ReceiveBudget scatter_budget;  // bytes of requests left in gRPC's memory until they are served
+  ReceiveBudget receiving;  // bytes of requests that are not complete yet
+  // Bytes of requests left in gRPC's memory until they are served.
+  const std::shared_ptr<ReceiveBudget> scatter_budget;
+  // Bytes of messages of streams that have arrived and were not taken yet.
+  const std::shared_ptr<ReceiveBudget> untaken;
   AnswerCache answers;
+  const std::shared_ptr<SegmentCache> segments;                // shared memory of callers
   std::atomic<int> calls = 0;                                  // number of calls in flight
   absl::flat_hash_map<std::string, RegisteredMethod> methods;  // by name
   grpc::AsyncGenericService grpc_service;
@@ -85,6 +99,7 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall>,
   const std::string& method() const { return context_.method(); }
   Message& request() { return request_; }
   std::vector<ScatteredTensor>& scattered() { return scattered_; }
+  const OfferedPlaces& places() const { return places_; }
   const Prefix& prefix() const { return reader_.prefix(); }
   const std::optional<Peer>& peer() const { return peer_; }
   Time deadline() const { return from_timespec(context_.raw_deadline()); }
@@ -96,6 +111,8 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall>,
   void cancel_if_stalled(Time now) override;
 
  private:
+  friend class IncomingStream;  // serves the call if its method is a stream
+
   // Handlers of gRPC's events, one for each kind of operation.
   void on_accepted(bool ok);
   void on_read(bool ok);
@@ -144,7 +161,9 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall>,
 
   absl::Status check_role();
   void log_refusal(const absl::Status& refusal);
-  absl::Status check_prefix() const;
+  // Returns an error if the message is meant for another incarnation, or uses shared memory
+  // although the method cannot.
+  absl::Status check_prefix(const Prefix& prefix) const;
 
   ServerCallContext& server_;
   const Gate::Pass alive_;  // before all that gRPC uses, so that it is released after them
@@ -175,6 +194,7 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall>,
   bool writing_grant_ = false;
   std::optional<absl::Status> request_status_;  // result of the request, set by end_request()
   Message request_;
+  OfferedPlaces places_;  // places for the answer
   std::vector<ScatteredTensor> scattered_;
   ReceiveBudget::Share scattered_share_;  // held until the request is served
   std::optional<MessageWriter> writer_;   // the answer

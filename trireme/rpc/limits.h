@@ -39,6 +39,11 @@ struct ServerLimits {
   // and connections, and then cancels calls, which it picks at random.
   uint64_t unread_bytes = default_receive_bytes() / 4;
 
+  // Memory of callers on the same machine that the server maps at once (rpc/segment_cache.h). It
+  // belongs to the callers; a mapping keeps it for some seconds after they have dropped it. A
+  // caller whose segment is larger uses the connection. 0 to use no shared memory.
+  uint64_t shared_bytes = default_receive_bytes();
+
   // Calls in flight on one connection. Further ones wait at the caller.
   int connection_calls = 1024;
   // Calls in flight on the server. Further ones are rejected.

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "trireme/base/logging.h"
 #include "trireme/rpc/retrying_call.h"
+#include "trireme/rpc/shared_message.h"
 #include "trireme/rpc/timer.h"
 
 // On the wire a call is always a stream of frames each way (docs/wire.md). The client has two forms
@@ -39,6 +41,8 @@ void OutgoingCall::start(const Target& target, const std::string& method, const 
                          Message request, const CallOptions& options, CallQueue queue,
                          OnResponse on_response) {
   Prefix marked = prefix;
+  std::shared_ptr<SharedRegion> region;
+  if (*target.shares_memory) region = share_request(options.shared, marked, request);
   marked.one_frame = !options.large_response && fits_one_frame(request);
   auto writer = MessageWriter::make(marked, std::move(request));
   if (!writer.ok()) {
@@ -47,6 +51,7 @@ void OutgoingCall::start(const Target& target, const std::string& method, const 
   }
   auto* call = new OutgoingCall(target, method, options, marked.one_frame, std::move(queue),
                                 std::move(on_response));
+  call->region_ = std::move(region);
   if (marked.one_frame) {
     call->start_unary(*std::move(writer));
   } else {
@@ -63,7 +68,8 @@ OutgoingCall::OutgoingCall(const Target& target, const std::string& method,
       stop_(options.stop),
       queue_(std::move(queue)),
       on_response_(std::move(on_response)),
-      reader_(target.limits, /*admission=*/nullptr, options.into) {
+      reader_(target.limits, /*admission=*/nullptr, options.into),
+      places_(options.shared.answer) {
   context_.set_deadline(to_timespec(unary ? std::min(options.deadline, options.first_frame_deadline)
                                           : options.deadline));
   context_.set_wait_for_ready(options.wait_for_ready);
@@ -186,9 +192,34 @@ void OutgoingCall::complete() {
   }
   OnResponse on_response = std::move(on_response_);
   absl::Status status = outcome();
-  Response response = status.ok() ? Response(reader_.take()) : Response(std::move(status));
+  Response response = status.ok() ? take_answer() : Response(std::move(status));
+  if (region_ != nullptr) end_sharing();
   delete this;  // releases the queue and the target before the callback runs
   on_response(std::move(response));
+}
+
+Response OutgoingCall::take_answer() {
+  Message answer = reader_.take();
+  if (!reader_.prefix().shared) return answer;
+  const SharedPlaces* const offered = region_ == nullptr ? nullptr : places_.get();
+  const absl::Status status = take_shared_answer(offered, answer);
+  if (!status.ok()) return with_origin(status, {target_.task, method_});
+  return answer;
+}
+
+void OutgoingCall::end_sharing() {
+  const bool failed_by_peer = !grpc_status_.ok() && made_by_peer(grpc_status_);
+  const bool answered = grpc_status_.ok() && read_status_.ok() && reader_.done();
+  if (!answered && !failed_by_peer) region_->retire();
+  if (!failed_by_peer) return;
+  const absl::Status error = from_grpc(grpc_status_);
+  if (error_code(error) != ErrorCode::kUnavailable ||
+      error_origin(error).object != kSharedMemoryObject) {
+    return;  // a server that is stopping is unavailable too
+  }
+  if (!target_.shares_memory->exchange(false)) return;
+  log_info(target_.task, ": tensors do not go there through shared memory any more: ",
+           grpc_status_.error_message());
 }
 
 absl::Status OutgoingCall::outcome() const {

@@ -14,6 +14,7 @@
 #include "trireme/rpc/call_queue.h"
 #include "trireme/rpc/flow_control.h"
 #include "trireme/rpc/grpc_bridge.h"
+#include "trireme/rpc/shared_region.h"
 
 namespace trireme::internal {
 
@@ -24,6 +25,8 @@ struct Target {
   std::string address;
   MessageLimits limits;
   bool secure = false;  // true with TLS
+  // True while calls may use memory that is shared with the server.
+  std::shared_ptr<std::atomic<bool>> shares_memory;
 };
 
 // The client's side of one call. It owns itself from start() to its callback. The source describes
@@ -62,6 +65,11 @@ class OutgoingCall {
   void event_done();
   // Deletes this call and calls back.
   void complete();
+  // Takes the answer out of the reader.
+  Response take_answer();
+  // Decides about the shared memory that the call has used: whether it can be used again, and
+  // whether later calls use such memory.
+  void end_sharing();
   // Returns OK if the answer is complete, otherwise the error, with task, address and method.
   absl::Status outcome() const;
 
@@ -88,6 +96,8 @@ class OutgoingCall {
   bool answer_began_ = false;        // true once a frame of the answer, not a grant, has arrived
   ReceiveWindow receive_window_;
   MessageReader reader_;
+  const std::shared_ptr<const SharedPlaces> places_;  // places that the request may offer
+  std::shared_ptr<SharedRegion> region_;              // memory that the server uses; null for none
   grpc::Status grpc_status_;
   absl::Status read_status_;  // first error of the reader
   int events_ = 0;            // number of events that are still to come

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "trireme/base/executor.h"
 #include "trireme/base/ids.h"
@@ -22,6 +23,8 @@
 #include "trireme/rpc/channel.h"
 #include "trireme/rpc/hello.pb.h"
 #include "trireme/rpc/incoming_call.h"
+#include "trireme/rpc/incoming_stream.h"
+#include "trireme/rpc/shared_segment.h"
 
 // Each thread of a server polls a completion queue of its own. A call is accepted on one queue, and
 // all its events come there, so a call needs no lock (incoming_call.h). Each queue also has a
@@ -45,6 +48,9 @@ namespace {
 constexpr int kAcceptsPerQueue = 32;
 // Time in which the process that holds our address must answer a hello.
 constexpr auto kAskHolder = std::chrono::milliseconds(500);
+// Largest segment that a hello opens. Callers send a segment of one byte, and mapping more takes
+// time on a thread that serves other calls.
+constexpr uint64_t kMostProbeBytes = 4096;
 // Longest period of a CallWatch.
 constexpr auto kLongestWatch = std::chrono::seconds(1);
 // Interval of log lines while a stop waits for calls.
@@ -55,7 +61,9 @@ constexpr auto kComplainAfter = std::chrono::seconds(5);
 class HelloService final : public Service {
  public:
   explicit HelloService(const RpcServerOptions& options)
-      : task_(options.task), incarnation_(options.incarnation) {}
+      : task_(options.task),
+        incarnation_(options.incarnation),
+        shared_bytes_(options.limits.shared_bytes) {}
 
   std::vector<Method> methods() override {
     return {{kHelloMethod, Roles::all(), Repeats::kHarmless, [this](ServerCall call) {
@@ -87,11 +95,20 @@ class HelloService final : public Service {
     response.set_task(task_);
     response.set_incarnation(incarnation_);
     response.set_pid(getpid());
+    if (!request.shared_segment().empty() && shared_bytes_ > 0) {
+      const auto opened = SharedSegment::open(request.shared_segment(), kMostProbeBytes);
+      response.set_shares_memory(opened.ok());
+      // Callers on other machines need no reason.
+      if (!opened.ok() && absl::StrContains(request.shared_segment(), boot_id())) {
+        response.set_cannot_share(std::string(opened.status().message()));
+      }
+    }
     return response;
   }
 
   const std::string task_;
   const uint64_t incarnation_;
+  const uint64_t shared_bytes_;
 };
 
 int milliseconds_of(Duration duration) {
@@ -258,13 +275,19 @@ class RpcServer::Impl {
   void add(Method method, Metrics* metrics) {
     const bool nobody = method.callers.empty();
     const auto stats = stats_for(metrics, method.name);
-    const bool added =
-        shared_.methods
-            .emplace(method.name,
-                     internal::RegisteredMethod{method.callers, method.repeats,
-                                                std::move(method.handler), std::move(method.intake),
-                                                std::move(method.scatters), stats})
-            .second;
+    std::function<void(std::shared_ptr<internal::IncomingCall>)> serve_stream;
+    if (method.on_message) {
+      serve_stream = [handler = std::move(method.on_message)](auto call) {
+        internal::IncomingStream::start(std::move(call), handler);
+      };
+    }
+    const bool added = shared_.methods
+                           .emplace(method.name,
+                                    internal::RegisteredMethod{
+                                        method.callers, method.repeats, std::move(method.handler),
+                                        std::move(method.intake), std::move(method.scatters),
+                                        std::move(method.shares), std::move(serve_stream), stats})
+                           .second;
     if (added && !nobody) return;
     methods_status_.Update(
         make_status(ErrorCode::kInternal,

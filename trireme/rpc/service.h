@@ -38,6 +38,10 @@ class ServerCall {
   // Returns the bytes of the tensors that were left in pieces (Method::scatters), indexed like
   // request().tensors. In the request such a tensor is on the meta device.
   std::vector<ScatteredTensor>& scattered();
+  // Returns the place that the caller offers for the index-th tensor of the answer, in memory that
+  // it shares, or an undefined tensor if it offers none of this shape. A tensor of the answer that
+  // is the place is not sent. It must not be written to after respond().
+  at::Tensor place_for(size_t index, c10::IntArrayRef sizes, c10::ScalarType dtype);
   // Return the identity of the request. (caller, request id) is unique, and the same for
   // repetitions of the request.
   uint64_t request_id() const;
@@ -58,6 +62,21 @@ class ServerCall {
 // Serves a call. Runs on a thread that serves many calls, so it must not block. For long work it
 // moves the call to an executor, which answers it.
 using Handler = std::function<void(ServerCall)>;
+
+// A message that has arrived on a stream (internal::MessageStream).
+struct StreamMessage {
+  Message message;
+  std::vector<ScatteredTensor> scattered;  // as ServerCall::scattered()
+  uint64_t caller = 0;                     // incarnation of the sender
+  std::optional<Peer> peer;                // as ServerCall::peer()
+  // Tells the sender that the message was taken. An error ends the stream. Must be called once, on
+  // any thread.
+  std::function<void(const absl::Status&)> taken;
+};
+
+// Takes the messages of a stream, one at a time, in the order in which they were sent. Runs on a
+// thread that serves many calls, so it must not block.
+using StreamHandler = std::function<void(StreamMessage)>;
 
 // The treatment of a request that arrives again, as it does when its answer was lost.
 enum class Repeats {
@@ -87,6 +106,13 @@ struct Method {
   // gRPC's memory: if its share for them (ServerLimits::unread_bytes) is full, the tensors are
   // copied like any others.
   std::function<bool(const std::string& body)> scatters = nullptr;
+  // Returns true if the tensors of a request with this body may be in memory that the caller shares
+  // (rpc/shared_message.h). The caller can change it at any time, so the handler must not depend on
+  // values that it has checked before. Null if no request may. Only for methods whose repetitions
+  // are harmless.
+  std::function<bool(const std::string& body)> shares = nullptr;
+  // For a method that is a stream of messages, and has no other handler.
+  StreamHandler on_message = nullptr;
 };
 
 // A group of methods that a module offers. The server that it is registered with owns it.

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <cstring>
 
-// GCC does not report streaming stores to ThreadSanitizer.
-#if defined(__SSE2__) && !defined(__SANITIZE_THREAD__)
+#include "trireme/base/sanitizer.h"
+
+// Compilers do not report streaming stores to ThreadSanitizer.
+#if defined(__SSE2__) && !defined(TRIREME_TSAN)
 #include <emmintrin.h>
 #define TRIREME_STREAMS
 #endif

@@ -10,9 +10,9 @@
 #include <string>
 #include <thread>
 
+#include "trireme/base/sanitizer.h"
 #include "trireme/testing/accelerator/stand_in_fixture.h"
 #include "trireme/testing/libtorch_error.h"
-#include "trireme/testing/sanitizer.h"
 #include "trireme/testing/slowdown.h"
 
 namespace trireme {

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/base/sanitizer.h"
 #include "trireme/testing/accelerator/device_stream.h"
 #include "trireme/testing/accelerator/stand_in_fixture.h"
-#include "trireme/testing/sanitizer.h"
 #include "trireme/testing/slowdown.h"
 
 namespace trireme {
