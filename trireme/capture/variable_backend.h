@@ -14,6 +14,7 @@ namespace trireme {
 namespace internal {
 
 struct VariableRecord;
+class WorkerGroup;  // function/worker_values.h
 
 using VariableRecords = std::vector<std::shared_ptr<VariableRecord>>;
 
@@ -31,7 +32,7 @@ class VariableHolder {
 };
 
 // Stores variables for as long as they live: on parameter servers (ps/), or on devices of this
-// process (strategy/local_backend.h). Unless that is the program's memory, the program's own tensor
+// process (function/local_backend.h). Unless that is the program's memory, the program's own tensor
 // of such a variable keeps the initial contents.
 class VariableBackend : public VariableHolder {
  public:
@@ -52,6 +53,10 @@ class VariableBackend : public VariableHolder {
 
   // Runs a captured step that uses variables of this backend, and returns its results.
   virtual std::vector<at::Tensor> run(const FunctionStep& step, const StepOptions& options) = 0;
+
+  // Returns the workers that each have a copy of the variables and train them together, which live
+  // as long as the backend; null if there is only this process.
+  virtual WorkerGroup* workers() const { return nullptr; }
 };
 
 // Returns the error for code that uses the program's tensor of a variable that lives elsewhere.

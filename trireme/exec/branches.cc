@@ -1,11 +1,12 @@
 // Branches in three stages.
 //
-// Scheduling. dependencies() finds the nodes that each node must wait for: the makers of its
-// arguments, the last fence, and for a random operator the random operator before it.
+// Scheduling of branches. dependencies() finds the nodes that each node must wait for: the makers
+// of its arguments, the last fence, and for a random operator the random operator before it.
 // assign_lanes() is list scheduling in captured order: each node goes to the lane on which it can
 // start first, given the measured times and the cost of handing a value from one thread to another.
 // Fences and random operators always go to lane 0. add_waits() turns dependencies between lanes
-// into waits, and leaves out those that an earlier wait of the lane already covers.
+// into waits, and leaves out those that an earlier wait of the lane already covers. Replicas have
+// their lanes already, and memory_dependencies() instead of fences.
 //
 // Running. Each lane counts its finished steps in an atomic of Progress. A lane waits for another
 // by waiting for its count: it spins for a moment, since most waits are short, and then sleeps on
@@ -27,10 +28,13 @@
 #include <memory>
 #include <set>
 
+#include "absl/cleanup/cleanup.h"
 #include "trireme/base/executor.h"
 #include "trireme/base/mutex.h"
+#include "trireme/exec/current_streams.h"
 #include "trireme/graph/operators.h"
 #include "trireme/graph/plan.h"
+#include "trireme/tensor/operator_threads.h"
 
 namespace trireme::internal {
 namespace {
@@ -334,22 +338,26 @@ bool run_branches(const BranchSchedule& schedule,
                   absl::Status* status, int helper_threads) {
   Helpers& helpers = Helpers::get();
   if (!helpers.try_acquire()) return false;
+  // The start of a thread may throw.
+  const absl::Cleanup release = [&] { helpers.release(); };
   const auto progress = std::make_shared<Progress>(schedule.lanes.size());
   const int helper_count = static_cast<int>(schedule.lanes.size()) - 1;
   // An operator of a branch must see the same thread count on every lane, because the count decides
   // how sums are split and thereby rounded.
   const int threads = helper_threads > 0 ? helper_threads : at::get_num_threads();
   const at::ThreadLocalState state;
+  // Kernels that the caller has queued come first on every lane.
+  const std::vector<c10::Stream> streams = current_streams();
   helpers.submit(helper_count, [&](int helper) {
-    return Work([&schedule, &run_step, &state, progress, helper, threads] {
+    return Work([&schedule, &run_step, &state, &streams, progress, helper, threads] {
       const at::ThreadLocalStateGuard as_caller(state);
-      if (at::get_num_threads() != threads) at::set_num_threads(threads);
+      const UseStreams of_caller(streams);
+      set_operator_threads(threads);
       run_lane(schedule, helper + 1, *progress, run_step);
     });
   });
   run_lane(schedule, 0, *progress, run_step);
   for (int helper = 0; helper < helper_count; ++helper) progress->wait(helper + 1, kEnded);
-  helpers.release();
   MutexLock lock(progress->mutex);
   *status = progress->status;
   return true;

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "trireme/base/mutex.h"
+#include "trireme/exec/current_streams.h"
 
 namespace trireme::internal {
 namespace {
@@ -25,34 +26,34 @@ c10::Stream move_stream(c10::Device device) {
       .first->second;
 }
 
-// Makes a stream the current one of its device, for the calling thread.
-class UseStream {
- public:
-  explicit UseStream(c10::Stream stream)
-      : guard_(stream.device_type()), before_(guard_.exchangeStream(stream)) {}
-  ~UseStream() { guard_.exchangeStream(before_); }
-
-  UseStream(const UseStream&) = delete;
-  UseStream& operator=(const UseStream&) = delete;
-
- private:
-  const c10::impl::VirtualGuardImpl guard_;
-  const c10::Stream before_;
-};
-
 }  // namespace
+
+DeviceMoves::DeviceMoves(const Plan& plan)
+    : storages_(plan.storages), changes_(plan.storages.size()), arrivals_(plan.storages.size()) {
+  const auto note = [this](int64_t value) {
+    if (value >= 0) changes_[storages_[value]] = true;
+  };
+  // The next step may write to a variable before this step has moved it.
+  for (int64_t value : plan.variable_values) note(value);
+  for (const NodePlan& node : plan.nodes) {
+    for (int i : node.rules.written) {
+      if (node.arguments[i].kind == ArgumentPlan::Kind::kValue) note(node.arguments[i].value);
+      for (int64_t value : node.arguments[i].values) note(value);
+    }
+  }
+}
 
 // The allocator of an accelerator gives memory back to the stream that it was allocated on. It is
 // told about the other streams that use it.
-at::Tensor DeviceMoves::move(uint32_t value, const at::Tensor& tensor, c10::Device to,
-                             const std::function<at::Tensor()>& copy) {
-  const c10::impl::VirtualGuardImpl guard(to.type());
-  const c10::Stream computes = guard.getStream(to);
-  const c10::Stream leaves = move_stream(tensor.device()), arrives = move_stream(to);
-  c10::Event made(to.type());
-  made.record(guard.getStream(tensor.device()));
+void DeviceMoves::move(uint32_t from, uint32_t to, const at::Tensor& tensor, c10::Device device,
+                       const std::function<at::Tensor()>& copy) {
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  const c10::Stream makes = guard.getStream(tensor.device()), computes = guard.getStream(device);
+  const c10::Stream leaves = move_stream(tensor.device()), arrives = move_stream(device);
+  c10::Event made(device.type());
+  made.record(makes);
   made.block(leaves);
-  auto arrival = std::make_unique<c10::Event>(to.type());
+  auto arrival = std::make_unique<c10::Event>(device.type());
   at::Tensor moved;
   {
     const UseStream source(leaves), target(arrives);
@@ -61,8 +62,8 @@ at::Tensor DeviceMoves::move(uint32_t value, const at::Tensor& tensor, c10::Devi
   }
   at::Tensor(tensor).record_stream(leaves);
   moved.record_stream(computes);
-  arrivals_[value] = std::move(arrival);
-  return moved;
+  if (changes_[storages_[from]]) arrival->block(makes);
+  arrivals_[to] = std::move(arrival);
 }
 
 void DeviceMoves::await(uint32_t value, const at::Tensor& moved) {

@@ -1,10 +1,11 @@
 // Runs one node: pushes its arguments, checks them, calls the operator and stores its results.
 //
-// The graph may come from an untrusted peer, so nothing about the arguments is taken for granted.
-// Compiling has checked types and order. What can only be known at run time is checked here before
-// every call: sparse indices, undefined tensors, and the rules of the operator (call_rules.h).
-// Afterwards, results are trimmed and uninitialized memory is cleared, so that a graph cannot read
-// what the process computed for others.
+// The graph may come from an untrusted peer, so nothing about the arguments is taken for granted,
+// except for the contents of accelerators if the program runs a graph of its own
+// (graph/trusted_contents.h). Compiling has checked types and order. What can only be known at run
+// time is checked here before every call: sparse indices, undefined tensors, and the rules of the
+// operator (call_rules.h). Afterwards, results are trimmed and uninitialized memory is cleared, so
+// that a graph cannot read what the process computed for others.
 #include "trireme/exec/node_runner.h"
 
 #include <ATen/ops/alias.h>
@@ -20,11 +21,17 @@
 #include "trireme/graph/describe_node.h"
 #include "trireme/graph/guards.h"
 #include "trireme/graph/operators.h"
+#include "trireme/graph/trusted_contents.h"
+#include "trireme/tensor/host_copy.h"
 
 namespace trireme::internal {
 namespace {
 
 using Kind = ArgumentPlan::Kind;
+
+// Copies of at least this size leave an accelerator through page-locked memory. Smaller ones gain
+// nothing, and a program that keeps its results would lock a page for each.
+constexpr size_t kStagedBytes = 64 << 10;
 
 absl::Status check_count(const char* what, size_t expected, size_t given) {
   if (expected == given) return absl::OkStatus();
@@ -63,10 +70,13 @@ void clear(torch::jit::Stack& results) {
 
 }  // namespace
 
-NodeRunner::NodeRunner(const Plan& plan, at::Generator generator)
-    : plan_(plan), generator_(std::move(generator)), values_(plan.graph->def.values_size()) {
+NodeRunner::NodeRunner(const Plan& plan, at::Generator generator, uint64_t device_seed)
+    : plan_(plan),
+      generator_(std::move(generator)),
+      device_seed_(device_seed),
+      values_(plan.graph->def.values_size()) {
   warm_up_mkl();
-  if (plan_.has_moves) moves_.emplace(values_.size());
+  if (plan_.has_moves) moves_.emplace(plan_);
 }
 
 absl::Status NodeRunner::bind(const std::vector<at::Tensor>& inputs,
@@ -88,6 +98,7 @@ absl::Status NodeRunner::bind(const std::vector<at::Tensor>& inputs,
 
 void NodeRunner::execute(const NodePlan& node, torch::jit::Stack& stack, bool in_order,
                          int replica) {
+  const TrustDeviceContents trust(trusted_);
   stack.clear();
   for (const ArgumentPlan& argument : node.arguments) push(argument, stack, in_order);
   for (int i : node.aliased) stack[i] = at::alias(stack[i].toTensor());
@@ -149,7 +160,7 @@ void NodeRunner::push(const ArgumentPlan& argument, torch::jit::Stack& stack, bo
 }
 
 void NodeRunner::call(const NodePlan& node, torch::jit::Stack& stack, int replica) {
-  if (node.moves && moves_ && call_move(node, stack)) return;
+  if (node.moves && call_move(node, stack)) return;
   if (!node.random) return node.op.callBoxed(stack);
   at::Generator& generator = generator_of(replica, device_of(stack));
   if (node.has_generator) {
@@ -163,19 +174,36 @@ void NodeRunner::call(const NodePlan& node, torch::jit::Stack& stack, int replic
 }
 
 bool NodeRunner::call_move(const NodePlan& node, torch::jit::Stack& stack) {
-  constexpr size_t kDevice = 3;  // position of the argument of aten::_to_copy
-  const at::Tensor source = stack[0].toTensor();
+  // Positions of the arguments of aten::_to_copy.
+  constexpr size_t kDtype = 1, kLayout = 2, kDevice = 3, kNonBlocking = 5, kMemoryFormat = 6;
   if (!stack[kDevice].isDevice() || node.results[0].value < 0) return false;
+  const at::Tensor source = stack[0].toTensor();
   const c10::Device to = stack[kDevice].toDevice();
-  if (source.is_cpu() || to.is_cpu() || source.device() == to) return false;
-  moves_->move(static_cast<uint32_t>(node.results[0].value), source, to, [&] {
-    node.op.callBoxed(stack);
-    return stack[0].toTensor();
-  });
+  if (source.device() == to) return false;
+  if (source.is_cpu()) {
+    // Page-locked memory would be read later, when the program may have written to its input.
+    if (source.is_pinned()) stack[kNonBlocking] = false;
+    return false;
+  }
+  if (to.is_cpu()) {
+    const bool converts =
+        !stack[kDtype].isNone() || !stack[kLayout].isNone() || !stack[kMemoryFormat].isNone();
+    if (converts || source.layout() != at::kStrided || source.nbytes() < kStagedBytes) return false;
+    stack.clear();
+    stack.emplace_back(copy_to_host(source));
+    return true;
+  }
+  if (!moves_) return false;
+  moves_->move(node.arguments[0].value, static_cast<uint32_t>(node.results[0].value), source, to,
+               [&] {
+                 node.op.callBoxed(stack);
+                 return stack[0].toTensor();
+               });
   return true;
 }
 
-// Replicas and devices draw different numbers, except for the first device of each kind.
+// Replicas and devices draw different numbers, except for the first device of each kind. With
+// device seeds, accelerators of different tasks do so as well. The CPUs of all tasks draw in turn.
 at::Generator& NodeRunner::generator_of(int replica, c10::Device device) {
   if (replica < 0 && device.is_cpu()) return generator_;
   MutexLock lock(mutex_);
@@ -183,6 +211,7 @@ at::Generator& NodeRunner::generator_of(int replica, c10::Device device) {
   if (!generator.defined()) {
     uint64_t seed = generator_.current_seed();
     if (replica >= 0) seed = step_seed(seed, static_cast<uint64_t>(replica) + 1);
+    if (!device.is_cpu() && device_seed_ != 0) seed = step_seed(seed, device_seed_);
     if (device.index() > 0) seed = step_seed(~seed, static_cast<uint64_t>(device.index()));
     generator = make_device_generator(device, seed);
   }

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -25,7 +26,12 @@ namespace trireme::internal {
 // stores or releases it; a BranchSchedule guarantees that. The plan must outlive the runner.
 class NodeRunner {
  public:
-  NodeRunner(const Plan& plan, at::Generator generator);
+  // Generators of accelerators are seeded with `device_seed` as well, unless it is 0.
+  NodeRunner(const Plan& plan, at::Generator generator, uint64_t device_seed = 0);
+
+  // Lets checks trust the contents of tensors on accelerators (graph/guards.h). Must be called
+  // before the first node runs, and never for a graph from a peer.
+  void trust_device_contents() { trusted_ = true; }
 
   // Sets the values of inputs, variables and constants. Copies the constants that the graph writes
   // to. Fails if the number of inputs or variables is wrong.
@@ -55,7 +61,7 @@ class NodeRunner {
  private:
   void push(const ArgumentPlan& argument, torch::jit::Stack& stack, bool in_order);
   void call(const NodePlan& node, torch::jit::Stack& stack, int replica);
-  // Calls a move. Returns false if it is not one from one accelerator to another.
+  // Calls a move from an accelerator. Returns false if the operator has to make the move itself.
   bool call_move(const NodePlan& node, torch::jit::Stack& stack);
   // Makes the device of a moved value wait for it. Must be called for each use.
   void await_move(int64_t value) {
@@ -67,9 +73,11 @@ class NodeRunner {
 
   const Plan& plan_;
   at::Generator generator_;  // of operators on the CPU outside of replicas
+  const uint64_t device_seed_;
   Mutex mutex_;
   // The other generators, by replica and device. Made at the first use.
   std::map<std::pair<int, std::string>, at::Generator> generators_ ABSL_GUARDED_BY(mutex_);
+  bool trusted_ = false;              // true if contents on accelerators are not checked
   std::optional<DeviceMoves> moves_;  // nullopt if the plan has none
   std::vector<c10::IValue> values_;   // by number; None before a value is made and once released
 };

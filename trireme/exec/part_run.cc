@@ -145,7 +145,7 @@ PartRun::PartRun(std::shared_ptr<const Plan> plan, std::vector<at::Tensor> varia
     : plan_(std::move(plan)),
       variables_(std::move(variables)),
       options_(std::move(options)),
-      runner_(*plan_, std::move(generator)) {}
+      runner_(*plan_, std::move(generator), options_.device_seed) {}
 
 absl::Status PartRun::bind(const std::vector<at::Tensor>& inputs) {
   return runner_.bind(inputs, variables_);

@@ -3,6 +3,7 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -49,6 +50,9 @@ struct PartRunOptions {
   // Called after that for each variable that the operator writes to, given by its index. May be
   // null.
   std::function<void(uint32_t variable)> before_write = nullptr;
+  // Seeds the generators of accelerators together with the step's generator, so that each task
+  // draws other numbers. 0 leaves it out.
+  uint64_t device_seed = 0;
   Transfers* transfers = nullptr;  // must outlive the run; null if the part has no transfers
 };
 

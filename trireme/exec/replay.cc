@@ -1,12 +1,14 @@
 // Replays a plan in this process. A Run binds inputs, variables and constants to the plan's values
-// and then executes the nodes in one of three ways:
+// and then executes the nodes in one of four ways:
 //   - in captured order, the default;
 //   - in captured order and observed: traced, checked for NaN, or with uninitialized memory
 //     poisoned. Each operator's results are looked at before the next one runs;
-//   - in branches, if the tuner or the caller provides a schedule and no other run has the helper
-//     threads.
-// In captured order, a value leaves the table at its last use. Branches share the table, so there
-// the schedule says which step releases a value (branches.h).
+//   - in branches, if the tuner or the caller provides a schedule;
+//   - with each replica in a lane of its own, if the plan has replicas.
+// The last two need the helper threads. While another run has them, captured order is used.
+//
+// In captured order, a value leaves the table at its last use. Lanes share the table, so there the
+// schedule says which step releases a value (branches.h).
 #include "trireme/exec/replay.h"
 
 #include <ATen/Parallel.h>
@@ -17,14 +19,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/exec/operator_trace.h"
 #include "trireme/graph/describe_node.h"
 #include "trireme/graph/operators.h"
 #include "trireme/tensor/buffer_pool.h"
@@ -33,17 +36,19 @@ namespace trireme::internal {
 namespace {
 
 using Kind = ArgumentPlan::Kind;
-using Clock = OperatorTrace::Clock;
+using std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
+double seconds_since(Time begin) {
+  return std::chrono::duration<double>(steady_clock::now() - begin).count();
 }
 
 // One run of a plan. Used once, by one thread; execute() may employ others.
 class Run {
  public:
   Run(const Plan& plan, at::Generator generator, const ReplayOptions& options)
-      : plan_(plan), options_(options), runner_(plan, std::move(generator)) {}
+      : plan_(plan), options_(options), runner_(plan, std::move(generator)) {
+    if (options.trusted) runner_.trust_device_contents();
+  }
 
   absl::Status bind(const std::vector<at::Tensor>& inputs,
                     const std::vector<at::Tensor>& variables) {
@@ -56,7 +61,7 @@ class Run {
     if (observed_ || options_.tuner == nullptr) return execute_in_order();
     const BranchTuner::Attempt attempt = options_.tuner->next();
     if (attempt.time_operators) operator_seconds_.resize(plan_.nodes.size());
-    const auto begin = Clock::now();
+    const Time begin = steady_clock::now();
     const absl::Status status =
         attempt.schedule ? execute_in_branches(*attempt.schedule) : execute_in_order();
     if (attempt.measured && status.ok()) {
@@ -74,7 +79,7 @@ class Run {
         const NodePlan& node = plan_.nodes[i];
         if (observed_) return execute_observed(i);
         if (operator_seconds_.empty()) return runner_.execute(node, stack_, true, replica_of(i));
-        const auto begin = Clock::now();
+        const Time begin = steady_clock::now();
         runner_.execute(node, stack_, true);
         operator_seconds_[i] = seconds_since(begin);
       }));
@@ -83,14 +88,15 @@ class Run {
   }
 
   int replica_of(size_t node) const {
-    return options_.replicas == nullptr ? -1 : options_.replicas->node_replicas[node];
+    const int replica = options_.replicas == nullptr ? -1 : options_.replicas->node_replicas[node];
+    return replica < 0 ? -1 : options_.replicas->first_replica + replica;
   }
 
   // Runs the replicas at the same time, on helpers that share the threads of the process. Operators
   // outside of replicas run on this thread and may use all of them. To change the number of a
   // thread costs about a millisecond, so each keeps its own.
   absl::Status execute_replicas(const ReplicaLanes& replicas) {
-    if (observed_) return execute_in_order();
+    if (observed_ || replicas.schedule.lanes.size() <= 2) return execute_in_order();
     const int lanes = static_cast<int>(replicas.schedule.lanes.size()) - 1;
     return execute_in_branches(replicas.schedule, std::max(1, at::get_num_threads() / lanes));
   }
@@ -143,11 +149,9 @@ class Run {
     if (options_.check_numerics) {
       for (int i : writable_arguments(node.op)) collect(node.arguments[i], written);
     }
-    const auto begin = OperatorTrace::Clock::now();
+    const Time begin = steady_clock::now();
     runner_.execute(node, stack_, true, replica_of(index));
-    if (options_.trace != nullptr) {
-      options_.trace->add(node, index, begin, OperatorTrace::Clock::now());
-    }
+    if (options_.trace != nullptr) options_.trace->add(node, index, {begin, steady_clock::now()});
     for (const NodePlan::Result& result : node.results) collect(result, written);
     if (options_.poison_uninitialized && makes_uninitialized(node.op)) poison(written);
     if (!options_.check_numerics || makes_uninitialized(node.op)) return;
@@ -216,6 +220,7 @@ absl::StatusOr<std::vector<at::Tensor>> replay(const Plan& plan,
   const c10::AutoGradMode with_gradients(true);
   // The casts of autocast are in the graph.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const OperatorTrace::Recording recording(options.trace);
   Run run(plan, std::move(generator), options);
   TRIREME_RETURN_IF_ERROR(run.bind(inputs, variables));
   TRIREME_RETURN_IF_ERROR(run.execute());
@@ -225,28 +230,6 @@ absl::StatusOr<std::vector<at::Tensor>> replay(const Plan& plan,
     if (plan.variable_written[i]) variables[i].unsafeGetTensorImpl()->bump_version();
   }
   return run.outputs();
-}
-
-void OperatorTrace::add(const NodePlan& node, size_t index, Clock::time_point begin,
-                        Clock::time_point end) {
-  events_.push_back({operator_name(node.op), index, begin, end});
-}
-
-std::string OperatorTrace::chrome_json() const {
-  const auto microseconds = [](Clock::duration duration) {
-    return std::chrono::duration<double, std::micro>(duration).count();
-  };
-  auto events = nlohmann::json::array();
-  for (const Event& event : events_) {
-    events.push_back({{"name", event.name},
-                      {"ph", "X"},
-                      {"pid", 1},
-                      {"tid", 1},
-                      {"ts", microseconds(event.begin - events_[0].begin)},
-                      {"dur", microseconds(event.end - event.begin)},
-                      {"args", {{"node", event.node}}}});
-  }
-  return nlohmann::json{{"traceEvents", std::move(events)}}.dump();
 }
 
 }  // namespace trireme::internal

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/status.h"
+#include "trireme/exec/operator_trace.h"
 #include "trireme/graph/small_graph.h"
 
 namespace trireme::internal {

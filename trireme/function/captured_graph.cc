@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "trireme/base/error.h"
 #include "trireme/capture/device_request.h"
 
@@ -35,11 +36,11 @@ std::shared_ptr<VariableBackend> backend_of(
   for (const auto& variable : variables) {
     if (variable->backend == nullptr) continue;
     if (backend != nullptr && backend != variable->backend) {
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          absl::StrCat("it uses variables of two clusters of parameter servers, '", variable->name,
-                       "' among them; a function can use variables of one cluster only"),
-          {"", absl::StrCat("function '", function, "'")});
+      throw Error(ErrorCode::kInvalidArgument,
+                  absl::StrCat("it uses variables of two strategies, '", variable->name, "' on ",
+                               absl::StrJoin(variable->backend->devices(*variable), ", "),
+                               " among them; a function can use variables of one strategy only"),
+                  {"", absl::StrCat("function '", function, "'")});
     }
     backend = variable->backend;
   }

@@ -5,6 +5,7 @@
 
 #include "trireme/base/status.h"
 #include "trireme/capture/variable_registry.h"
+#include "trireme/exec/operator_trace.h"
 #include "trireme/exec/step_generator.h"
 
 namespace trireme::internal {
@@ -17,6 +18,7 @@ std::vector<at::Tensor> replay_step(const StepCall& call, const Plan& plan,
   OperatorTrace trace;
   how.stop = options.stop;
   how.pooled = true;
+  how.trusted = true;  // captured in this process
   how.check_numerics = options.check_numerics;
   if (!options.trace_file.empty()) how.trace = &trace;
   // Counted before the first write, so that a capture on another thread does not take it for a

@@ -42,9 +42,16 @@ namespace trireme {
 namespace internal {
 namespace {
 
-// One call with the values of all replicas so far: a change, or an all_reduce().
+// A call of a replica that needs the values of all replicas.
+struct ReplicaCall {
+  enum class Kind { kChange, kAllReduce };
+  Kind kind;
+  DeferredChange change;  // without `object` and `make` for an all_reduce()
+};
+
+// One call with the values of all replicas so far.
 struct CollectedCall {
-  DeferredChange first;  // the call as replica 0 made it, without its values
+  ReplicaCall first;  // the call as replica 0 made it, without its values
   std::vector<std::vector<at::Tensor>> by_replica;
   at::Tensor reduced;  // result of an all_reduce()
 };
@@ -64,6 +71,9 @@ struct Replica {
 
 // State of one for_each_replica().
 struct ReplicaRun {
+  explicit ReplicaRun(WorkerGroup* group) : workers(group) {}
+
+  WorkerGroup* const workers;  // null for none
   // State of the thread outside of all replicas.
   OperatorHook* const hook = current_hook();
   const at::ThreadLocalState libtorch;
@@ -83,8 +93,9 @@ class CurrentReplica {
   ~CurrentReplica() { current = nullptr; }
 };
 
-// Takes the thread out of the current replica while it lives. Puts everything aside that code of
-// the replica may have set on the thread.
+// Takes the thread out of the current replica while it lives. Puts aside what code of the replica
+// may have set on the thread: the operator hook, LibTorch's state, and the scopes of devices and
+// names. Scopes of strategies and the dtype of autocast stay: to combine values, neither matters.
 class OutsideOfReplicas {
  public:
   OutsideOfReplicas()
@@ -108,17 +119,18 @@ class OutsideOfReplicas {
   const ReplicaScope no_replica_;
 };
 
-bool is_all_reduce(const DeferredChange* call) {
-  return call != nullptr && !call->make;
+bool is_all_reduce(const ReplicaCall* call) {
+  return call != nullptr && call->kind == ReplicaCall::Kind::kAllReduce;
 }
 
-std::string describe(const DeferredChange* call) {
-  return call == nullptr ? "nothing" : absl::StrCat(call->call, "() of ", call->name);
+std::string describe(const ReplicaCall* call) {
+  if (call == nullptr) return "nothing";
+  return absl::StrCat(call->change.call, "() of ", call->change.name);
 }
 
 // Returns the error for a replica whose call differs from that of replica 0. Either is null if that
 // replica makes no call at this position.
-Error calls_differ(int replica, const DeferredChange* its, const DeferredChange* first) {
+Error calls_differ(int replica, const ReplicaCall* its, const ReplicaCall* first) {
   const std::string function = captured_function();
   const bool reduces = is_all_reduce(its) || is_all_reduce(first);
   return Error(
@@ -132,25 +144,25 @@ Error calls_differ(int replica, const DeferredChange* its, const DeferredChange*
                            : ". A change is made once for all replicas, so all replicas must make "
                              "the same changes in the same order, whatever tr::replica_id() and "
                              "the data are"),
-      {"", reduces ? "" : (its != nullptr ? its : first)->name});
+      {"", reduces ? "" : (its != nullptr ? its : first)->change.name});
 }
 
 // Adds a call of the current replica. Throws Error if replica 0 has made another one.
-CollectedCall& collect(DeferredChange call) {
+CollectedCall& collect(ReplicaCall call) {
   ReplicaRun& run = current->run;
   const size_t index = current->calls++;
   if (current->id == 0) {
     run.calls.push_back({std::move(call), {}, {}});
-    run.calls.back().by_replica.push_back(std::move(run.calls.back().first.values));
+    run.calls.back().by_replica.push_back(std::move(run.calls.back().first.change.values));
     return run.calls.back();
   }
-  const DeferredChange* first = index < run.calls.size() ? &run.calls[index].first : nullptr;
-  if (first == nullptr || call.object != first->object || call.call != first->call ||
-      call.name != first->name) {
+  const ReplicaCall* first = index < run.calls.size() ? &run.calls[index].first : nullptr;
+  if (first == nullptr || call.kind != first->kind || call.change.object != first->change.object ||
+      call.change.call != first->change.call || call.change.name != first->change.name) {
     run.differs = calls_differ(current->id, &call, first);
     throw *run.differs;
   }
-  run.calls[index].by_replica.push_back(std::move(call.values));
+  run.calls[index].by_replica.push_back(std::move(call.change.values));
   return run.calls[index];
 }
 
@@ -166,10 +178,11 @@ void Replica::run_body(const std::function<void(int)>& body) {
 }
 
 // Combines the values of the all_reduce() at which all replicas are.
-void combine(CollectedCall& call) {
+void combine(CollectedCall& call, WorkerGroup* workers) {
   const at::NoGradGuard no_gradients;
   const Scope scope("all_reduce");
-  call.reduced = aggregate(call.first.aggregation, std::exchange(call.by_replica, {})).front();
+  call.reduced =
+      aggregate(call.first.change.aggregation, std::exchange(call.by_replica, {}), workers).front();
 }
 
 at::Tensor sum_of(const at::Tensor& sum, const at::Tensor& value, size_t replica) {
@@ -190,15 +203,15 @@ at::Tensor sum_of(const at::Tensor& sum, const at::Tensor& value, size_t replica
 
 }  // namespace
 
-void for_each_replica(int replicas, const std::function<void(int)>& body) {
-  if (replicas == 1) return body(0);
+void for_each_replica(const ReplicaSet& replicas, const std::function<void(int)>& body) {
+  if (replicas.total() == 1) return body(0);
   if (current != nullptr) {
     throw Error(ErrorCode::kFailedPrecondition,
                 absl::StrCat("strategy.run() was called inside replica ", current->id,
                              " of another strategy.run(); replicas cannot be nested"));
   }
-  ReplicaRun run;
-  for (int id = 0; id < replicas; ++id) run.replicas.emplace_back(run, id, body);
+  ReplicaRun run(replicas.workers);
+  for (int id = 0; id < replicas.here; ++id) run.replicas.emplace_back(run, id, body);
   while (true) {
     for (Replica& replica : run.replicas) {
       replica.fiber.resume();
@@ -206,10 +219,12 @@ void for_each_replica(int replicas, const std::function<void(int)>& body) {
       if (run.differs) throw *run.differs;
     }
     if (run.replicas.front().fiber.ended()) break;
-    combine(run.calls.back());
+    combine(run.calls.back(), run.workers);
   }
   for (const CollectedCall& call : run.calls) {
-    if (call.first.make) call.first.make(aggregate(call.first.aggregation, call.by_replica));
+    if (is_all_reduce(&call.first)) continue;
+    const DeferredChange& change = call.first.change;
+    change.make(aggregate(change.aggregation, call.by_replica, run.workers));
   }
 }
 
@@ -218,7 +233,7 @@ bool in_replica() {
 }
 
 void defer(DeferredChange change) {
-  collect(std::move(change));
+  collect({ReplicaCall::Kind::kChange, std::move(change)});
 }
 
 at::Tensor all_reduce_replicas(Aggregation aggregation, const at::Tensor& value) {
@@ -238,14 +253,15 @@ at::Tensor all_reduce_replicas(Aggregation aggregation, const at::Tensor& value)
   Replica& replica = *current;
   const bool sums = aggregation == Aggregation::kSum;
   const CollectedCall& call =
-      collect({.object = nullptr,
-               .name = absl::StrCat("a ", format_shape(value.sizes()), " tensor of ",
-                                    dtype_name(value.scalar_type()), " with ReduceOp::k",
-                                    sums ? "Sum" : "Mean"),
-               .call = "all_reduce",
-               .aggregation = aggregation,
-               .values = {value},
-               .make = nullptr});
+      collect({ReplicaCall::Kind::kAllReduce,
+               {.object = nullptr,
+                .name = absl::StrCat("a ", format_shape(value.sizes()), " tensor of ",
+                                     dtype_name(value.scalar_type()), " with ReduceOp::k",
+                                     sums ? "Sum" : "Mean"),
+                .call = "all_reduce",
+                .aggregation = aggregation,
+                .values = {value},
+                .make = nullptr}});
   {
     const OutsideOfReplicas outside;
     replica.fiber.pause();
@@ -255,9 +271,11 @@ at::Tensor all_reduce_replicas(Aggregation aggregation, const at::Tensor& value)
 }
 
 std::vector<at::Tensor> aggregate(Aggregation aggregation,
-                                  const std::vector<std::vector<at::Tensor>>& by_replica) {
+                                  const std::vector<std::vector<at::Tensor>>& by_replica,
+                                  WorkerGroup* workers) {
   std::vector<at::Tensor> result = by_replica[0];
-  const size_t replicas = aggregation == Aggregation::kOnlyFirstReplica ? 1 : by_replica.size();
+  const bool only_first = aggregation == Aggregation::kOnlyFirstReplica;
+  const size_t replicas = only_first ? 1 : by_replica.size();
   for (size_t replica = 1; replica < replicas; ++replica) {
     const std::vector<at::Tensor>& values = by_replica[replica];
     if (values.size() != result.size()) {
@@ -267,9 +285,17 @@ std::vector<at::Tensor> aggregate(Aggregation aggregation,
     }
     for (size_t i = 0; i < result.size(); ++i) result[i] = sum_of(result[i], values[i], replica);
   }
-  if (aggregation != Aggregation::kMean || replicas == 1) return result;
+  size_t total = replicas;
+  if (workers != nullptr) {
+    total *= only_first ? 1 : static_cast<size_t>(workers->workers());
+    for (at::Tensor& tensor : result) {
+      if (!tensor.defined()) continue;
+      tensor = only_first ? first_of_workers(*workers, tensor) : sum_over_workers(*workers, tensor);
+    }
+  }
+  if (aggregation != Aggregation::kMean || total == 1) return result;
   for (at::Tensor& tensor : result) {
-    if (tensor.defined()) tensor = tensor.div(static_cast<double>(replicas));
+    if (tensor.defined()) tensor = tensor.div(static_cast<double>(total));
   }
   return result;
 }
@@ -277,7 +303,11 @@ std::vector<at::Tensor> aggregate(Aggregation aggregation,
 }  // namespace internal
 
 int replica_id() {
-  return internal::current == nullptr ? 0 : internal::current->id;
+  if (internal::current == nullptr) return 0;
+  const internal::ReplicaRun& run = internal::current->run;
+  const int before =
+      run.workers == nullptr ? 0 : run.workers->worker() * static_cast<int>(run.replicas.size());
+  return before + internal::current->id;
 }
 
 }  // namespace trireme

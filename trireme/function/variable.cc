@@ -87,13 +87,14 @@ void defer_assign(const Variable& variable, const char* call, const at::Tensor& 
                 {"", name});
   }
   const at::NoGradGuard no_gradients;
-  // The value is copied, since the replica may write to it afterwards.
+  // The value is copied, since the replica may write to it afterwards. The contents of one that
+  // does not count do not matter, but the first replica of each worker must have a tensor.
   const bool counts = record.aggregation != Aggregation::kOnlyFirstReplica || replica_id() == 0;
   internal::defer({.object = &record,
                    .name = name,
                    .call = call,
                    .aggregation = record.aggregation,
-                   .values = {counts ? value.clone() : at::Tensor()},
+                   .values = {counts ? value.clone() : value.detach()},
                    .make = [variable, assign](const std::vector<at::Tensor>& values) {
                      const auto& record = internal::Access<Variable>::record(variable);
                      // The mean of integers is a float.

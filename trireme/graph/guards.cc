@@ -6,7 +6,7 @@
 // the range that the others must have, and compares. A comment above each guard lists the
 // operator's arguments in the order of its schema, because guards get them by position. Guards look
 // at the contents of a tensor only if the kernel uses them as indices or positions, since that
-// reads the tensor once more in every step.
+// reads the tensor once more in every step, and only after has_trusted_contents().
 #include "trireme/graph/guards.h"
 
 #include <ATen/ops/isfinite.h>
@@ -21,6 +21,7 @@
 #include "trireme/graph/guard_checks.h"
 #include "trireme/graph/guards_layers.h"
 #include "trireme/graph/guards_numbers.h"
+#include "trireme/graph/trusted_contents.h"
 
 namespace trireme::internal {
 namespace {
@@ -36,7 +37,10 @@ void guard_pooling(const at::Tensor& gradient, const at::Tensor& self, int64_t s
     require(gradient.size(i) == self.size(i),
             "'grad_output' and 'self' must agree in batch and channels");
   }
-  require(self.numel() > 0, "'self' must not be empty");
+  // As in eager code, there may be no examples. No kernel divides by their number.
+  const int64_t batch = leading == 2 ? 1 : 0;
+  const bool any_empty = std::ranges::count(self.sizes().slice(batch), 0) > 0;
+  require(!any_empty, "'self' must not be empty, except for its batch");
 }
 
 template <int kSpatial>
@@ -69,6 +73,7 @@ void nll_loss(Arguments arguments) {
   require_numel(gradient, none ? target.numel() : 1, "grad_output");
   require_numel(dense(arguments[6], "total_weight"), 1, "total_weight");
   if (is_given(arguments[3])) require_numel(dense(arguments[3], "weight"), classes, "weight");
+  if (has_trusted_contents(target)) return;
   // The kernel compares as 64-bit integers. A comparison in a narrower dtype could truncate
   // 'ignore_index' to the number of another class.
   const at::Tensor wide = target.to(at::kLong);
@@ -268,7 +273,7 @@ void grid_sampler(Arguments arguments) {
   require_sizes(gradient, sizes, "grad_output");
   // With zero padding, a NaN counts as outside of the image. With the other paddings the kernel
   // clips positions to the image, which leaves a NaN as it is, and uses it as an index.
-  const bool clips = arguments[4].toInt() != 0;
+  const bool clips = arguments[4].toInt() != 0 && !has_trusted_contents(grid);
   require(!clips || grid.isfinite().all().item<bool>(), "'grid' must hold finite numbers");
 }
 
@@ -300,6 +305,7 @@ void guard_offsets(const at::Tensor& offsets, const at::Tensor& indices) {
   require(offsets.dim() == 1 && offsets.numel() > 0,
           "'offsets' must have one dimension and must not be empty");
   require_range(offsets, 0, indices.numel() + 1, "offsets");
+  if (has_trusted_contents(offsets)) return;
   const at::Tensor wide = offsets.to(at::kCPU, at::kLong).contiguous();
   const int64_t* begin = wide.const_data_ptr<int64_t>();
   require(begin[0] == 0 && std::is_sorted(begin, begin + wide.numel()),
@@ -338,7 +344,7 @@ void guard_bags(const at::Tensor& gradient, const at::Tensor& indices, const at:
   require_range(bags, 0, gradient.size(0), "offset2bag");
   require(offsets.numel() <= gradient.size(0) + 1, "'offsets' must not have more bags than 'grad'");
   require(bags.numel() > 0 || offsets.numel() <= gradient.size(0) || indices.numel() == 0 ||
-              offsets[-1].item<int64_t>() == indices.numel(),
+              has_trusted_contents(offsets) || offsets[-1].item<int64_t>() == indices.numel(),
           "'offsets' must not have more bags than 'grad'");
 }
 

@@ -11,8 +11,6 @@
 // the order to a later one.
 #include "trireme/placement/cutter.h"
 
-#include <c10/core/ScalarType.h>
-
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -23,6 +21,7 @@
 
 #include "trireme/graph/graph_builder.h"
 #include "trireme/graph/operators.h"
+#include "trireme/placement/tensor_bytes.h"
 
 namespace trireme::internal {
 namespace {
@@ -351,8 +350,7 @@ uint64_t bytes_of(const proto::GraphDef& def, const std::vector<int64_t>& values
     if (value < 0) continue;
     const proto::TensorType& type = def.values(static_cast<int>(value)).type();
     if (type.sparse()) return std::numeric_limits<uint64_t>::max();
-    bytes += static_cast<uint64_t>(element_count(type)) *
-             c10::elementSize(static_cast<c10::ScalarType>(type.dtype()));
+    bytes += static_cast<uint64_t>(tensor_bytes(type));
   }
   return bytes;
 }

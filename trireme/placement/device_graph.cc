@@ -7,11 +7,10 @@
 // before the first one is added, since it may write to them. Other views run where their memory is;
 // a view of all of a value is made again from the moved value.
 //
-// A variable that replicas write to is copied for each of them when the first one uses it. merge()
-// combines them when something outside of the replicas uses the variable, or at the end.
+// A variable that replicas write to is copied for each of them when the first one uses it
+// (variable_copies.h), and views of it are made again from the copy. merge() combines them when
+// something outside of the replicas uses the variable, or at the end.
 #include "trireme/placement/device_graph.h"
-
-#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <map>
@@ -25,11 +24,13 @@
 #include "trireme/cluster/device_spec.h"
 #include "trireme/graph/describe_node.h"
 #include "trireme/graph/graph_builder.h"
+#include "trireme/graph/graph_header.h"
 #include "trireme/placement/device_graph_builder.h"
 #include "trireme/placement/hoist_moves.h"
 #include "trireme/placement/local_devices.h"
 #include "trireme/placement/memory_use.h"
 #include "trireme/placement/move_buckets.h"
+#include "trireme/placement/variable_copies.h"
 
 namespace trireme::internal {
 namespace {
@@ -43,6 +44,10 @@ struct DeviceLess {
   }
 };
 
+bool contains(const Devices& devices, c10::Device device) {
+  return std::ranges::find(devices, device) != devices.end();
+}
+
 c10::Device device_of(const proto::Node& node, const DeviceGraphOptions& options) {
   if (!node.device().empty()) {
     const DeviceSpec spec = DeviceSpec::parse(node.device());
@@ -54,6 +59,20 @@ c10::Device device_of(const proto::Node& node, const DeviceGraphOptions& options
   return options.default_device;
 }
 
+// Replaces each number of a result by that which `number_of` returns for it.
+template <typename F>
+void renumber_results(proto::Node& node, const F& number_of) {
+  for (auto& result : *node.mutable_results()) {
+    if (result.kind_case() == proto::Argument::kValue) {
+      result.set_value(number_of(result.value()));
+    } else if (result.has_values()) {
+      for (int64_t& value : *result.mutable_values()->mutable_ids()) {
+        if (value >= 0) value = number_of(value);
+      }
+    }
+  }
+}
+
 class DeviceAssigner {
  public:
   DeviceAssigner(const Plan& plan, const DeviceGraphOptions& options)
@@ -62,6 +81,7 @@ class DeviceAssigner {
         options_(options),
         memory_(plan, static_cast<int>(options.replica_devices.size())),
         out_(def_),
+        copies_(options.replica_devices, options.variable_devices, out_),
         numbers_(def_.values_size()),
         origins_(def_.values_size(), c10::Device(c10::kCPU)),
         producers_(def_.values_size(), -1) {}
@@ -111,6 +131,7 @@ class DeviceAssigner {
   void add_sources() {
     for (int i = 0; i < def_.variables_size(); ++i) {
       const int64_t value = plan_.variable_values[i];
+      std::vector<uint32_t> numbers;
       for (c10::Device device : options_.variable_devices[i]) {
         proto::Variable* variable = out_.def().add_variables();
         *variable = def_.variables(i);
@@ -119,10 +140,11 @@ class DeviceAssigner {
         }
         result_.variables.push_back({static_cast<uint32_t>(i), device});
         if (value < 0) continue;
-        locate(value, device,
-               out_.add_value(Value::VARIABLE, out_.def().variables_size() - 1,
-                              def_.variables(i).type()));
+        numbers.push_back(out_.add_value(Value::VARIABLE, out_.def().variables_size() - 1,
+                                         def_.variables(i).type()));
+        locate(value, device, numbers.back());
       }
+      copies_.add(std::move(numbers));
       if (value >= 0) origins_[value] = options_.variable_devices[i].front();
     }
     for (int i = 0; i < def_.values_size(); ++i) {
@@ -159,9 +181,11 @@ class DeviceAssigner {
       const bool anywhere = def_.constants(described.index()).wrapped_number();
       if (anywhere || origins_[value] == device) return constant;
     }
-    if (described.source() == Value::VARIABLE && replica >= 0 &&
-        memory_.written_in_replicas().contains(described.index())) {
-      return copy_of_replica(described.index(), replica);
+    const std::optional<uint32_t> variable = memory_.variable_of(value);
+    if (replica >= 0 && variable && memory_.written_in_replicas().contains(*variable)) {
+      const int producer = producers_[value];
+      if (producer < 0) return copies_.of_replica(*variable, replica);
+      if (replica_of(def_.nodes(producer)) != replica) return view_of_copy(device, value, replica);
     }
     const auto known = numbers_[value].find(device);
     if (known != numbers_[value].end() &&
@@ -180,20 +204,24 @@ class DeviceAssigner {
   // Returns true if the value on this device is one that was made there: it sees all writes. A
   // moved copy does not.
   bool is_original(int64_t value, c10::Device device) const {
-    if (device == origins_[value] || repeated_.contains(value)) return true;
-    if (def_.values(value).source() != Value::VARIABLE) return false;
-    const Devices& homes = options_.variable_devices[def_.values(value).index()];
-    return std::ranges::find(homes, device) != homes.end();
+    if (device == origins_[value]) return true;
+    const auto repeated = repeated_.find(value);
+    if (repeated != repeated_.end()) return contains(repeated->second, device);
+    return def_.values(value).source() == Value::VARIABLE &&
+           contains(options_.variable_devices[def_.values(value).index()], device);
   }
 
   // Returns the value that this value is a view of, if all of its elements are in the view and the
-  // view can be made again elsewhere: its node has one tensor argument and one result.
+  // view can be made again elsewhere: its node has one tensor argument and one result, not in a
+  // list. A move keeps no gaps between elements, so a view with the strides of gaps cannot.
   std::optional<int64_t> viewed_value(int64_t value) const {
     const int producer = producers_[value];
     if (producer < 0) return std::nullopt;
     const proto::Node& node = def_.nodes(producer);
     const std::optional<int64_t> base = memory_.view_base(producer);
-    if (!base || node.results_size() != 1 || node.reshapes() ||
+    if (!base || node.results_size() != 1 ||
+        node.results(0).kind_case() != proto::Argument::kValue || node.reshapes() ||
+        !is_dense(def_.values(*base).type()) ||
         element_count(def_.values(*base).type()) != element_count(def_.values(value).type())) {
       return std::nullopt;
     }
@@ -212,6 +240,31 @@ class DeviceAssigner {
       if (argument.kind_case() == proto::Argument::kValue) argument.set_value(viewed);
     }
     return out_.append_with_result(std::move(view), def_.values(value).type());
+  }
+
+  // Returns the number of a view of a variable, made again from the copy of a replica. The view was
+  // made outside of the replicas, or in another one, since a capture has equal views once.
+  uint32_t view_of_copy(c10::Device device, int64_t value, int replica) {
+    const int producer = producers_[value];
+    // An operator that writes returns what it has written to.
+    for (int argument : memory_.written_by(producer)) {
+      const proto::Argument& written = def_.nodes(producer).arguments(argument);
+      if (written.kind_case() != proto::Argument::kValue) continue;
+      if (storage(written.value()) == storage(value))
+        return value_on(device, written.value(), replica);
+    }
+    proto::Node view = copy_of(producer);
+    view.set_replica(static_cast<uint32_t>(replica + 1));
+    for (auto& argument : *view.mutable_arguments()) {
+      if (argument.kind_case() == proto::Argument::kValue)
+        argument.set_value(value_on(device, argument.value(), replica));
+    }
+    std::map<int64_t, uint32_t> made;
+    renumber_results(view, [&](int64_t old) {
+      return made[old] = out_.add_value(Value::RESULT, 0, def_.values(old).type());
+    });
+    out_.append(std::move(view));
+    return made[value];
   }
 
   // Returns a copy of a node, whose arguments and results still have the old numbers.
@@ -243,9 +296,9 @@ class DeviceAssigner {
       } else {
         return;
       }
-      if (!homes || std::ranges::find(home, homes->front()) != home.end()) {
+      if (!homes || contains(home, homes->front())) {
         if (!homes || home.size() > homes->size()) homes = std::move(home);
-      } else if (std::ranges::find(*homes, home.front()) == homes->end()) {
+      } else if (!contains(*homes, home.front())) {
         conflict = absl::StrCat("it writes to memory on ", homes->front().str(), " and on ",
                                 home.front().str(),
                                 "; write to them with two operators, or keep them on one device");
@@ -270,8 +323,7 @@ class DeviceAssigner {
     if (memory_.written_in_replicas().contains(*variable)) {
       return Devices{options_.replica_devices[replica]};
     }
-    const bool here = std::ranges::find(copies, wanted) != copies.end();
-    return Devices{here ? wanted : copies.front()};
+    return Devices{contains(copies, wanted) ? wanted : copies.front()};
   }
 
   // Returns the device of most of the node's arguments that other nodes made; `otherwise` if there
@@ -299,42 +351,30 @@ class DeviceAssigner {
     const int replica = replica_of(node);
     if (replica < 0) merge_touched(node);
     TRIREME_ASSIGN_OR_RETURN(Devices devices, devices_of(index));
-    const bool draws = plan_.nodes[index].random;
-    const Devices others(devices.begin() + 1, devices.end());
-    if (draws) devices.resize(1, c10::Device(c10::kCPU));
+    // An operator that draws must not run twice, so the other copies follow the first one.
+    const bool draws_once = plan_.nodes[index].random && devices.size() > 1;
+    if (draws_once) devices.resize(1, c10::Device(c10::kCPU));
     std::vector<proto::Node> repetitions;
     for (c10::Device device : devices) repetitions.push_back(on_device(index, device));
     const auto add_result = [&](int64_t value, c10::Device device) {
       const uint32_t number = out_.add_value(Value::RESULT, 0, def_.values(value).type());
       if (device == devices.front()) origins_[value] = device;
-      if (devices.size() > 1) repeated_.insert(value);
+      if (devices.size() > 1) repeated_[value] = devices;
       producers_[value] = index;
       if (memory_.is_written(value)) homes_.try_emplace(storage(value), device);
       locate(value, device, number);
       return number;
     };
     for (size_t i = 0; i < devices.size(); ++i) {
-      for (auto& result : *repetitions[i].mutable_results()) {
-        if (result.kind_case() == proto::Argument::kValue) {
-          result.set_value(add_result(result.value(), devices[i]));
-        } else if (result.has_values()) {
-          for (int64_t& value : *result.mutable_values()->mutable_ids()) {
-            if (value >= 0) value = add_result(value, devices[i]);
-          }
-        }
-      }
+      renumber_results(repetitions[i],
+                       [&](int64_t value) { return add_result(value, devices[i]); });
       out_.append(std::move(repetitions[i]));
     }
     for (int argument : memory_.written_by(index)) {
       for_each_value(node.arguments(argument), [&](int64_t value) {
         ++writes_[storage(value)];
-        // An operator that draws must not run twice, so the other copies follow the first one.
-        if (draws && def_.values(value).source() == Value::VARIABLE) {
-          for (c10::Device device : others) {
-            out_.assign(numbers_[value].at(device).number,
-                        out_.move(numbers_[value].at(devices.front()).number, device, -1));
-          }
-        }
+        const std::optional<uint32_t> variable = memory_.variable_of(value);
+        if (draws_once && variable) copies_.follow_first(*variable);
       });
     }
     return absl::OkStatus();
@@ -393,26 +433,8 @@ class DeviceAssigner {
     for (size_t i = 0; i < bucket.size(); ++i) locate(bucket[i], device, there[i]);
   }
 
-  // Returns a replica's own copy of a variable. The first call makes the copies of all replicas,
-  // before any of them writes.
-  uint32_t copy_of_replica(uint32_t variable, int replica) {
-    std::vector<uint32_t>& copies = copies_[variable];
-    if (copies.empty()) {
-      const int64_t value = plan_.variable_values[variable];
-      for (size_t i = 0; i < options_.replica_devices.size(); ++i) {
-        const int to = static_cast<int>(i);
-        const c10::Device device = options_.replica_devices[i];
-        const auto here = numbers_[value].find(device);
-        const uint32_t source = numbers_[value].at(origins_[value]).number;
-        copies.push_back(here == numbers_[value].end() ? out_.move(source, device, to)
-                                                       : out_.clone(here->second.number, to));
-      }
-    }
-    return copies[replica];
-  }
-
   void merge_touched(const proto::Node& node) {
-    if (copies_.empty()) return;
+    if (!copies_.has_unmerged()) return;
     for (const auto& argument : node.arguments()) {
       for_each_value(argument, [&](int64_t value) {
         const std::optional<uint32_t> variable = memory_.variable_of(value);
@@ -421,30 +443,9 @@ class DeviceAssigner {
     }
   }
 
-  // Gives the variable the mean of the replicas' copies, or the copy of replica 0 for integers.
+  // Merges the replicas' copies of a variable, if there are any.
   void merge(uint32_t variable) {
-    const auto found = copies_.find(variable);
-    if (found == copies_.end()) return;
-    const std::vector<uint32_t> copies = std::move(found->second);
-    copies_.erase(found);
-    const proto::TensorType& type = def_.variables(static_cast<int>(variable)).type();
-    const auto dtype = static_cast<c10::ScalarType>(type.dtype());
-    const c10::Device first = options_.variable_devices[variable].front();
-    const auto on_first = [&](size_t replica) {
-      return options_.replica_devices[replica] == first ? copies[replica]
-                                                        : out_.move(copies[replica], first, -1);
-    };
-    std::vector<uint32_t> merging{on_first(0)};
-    if (c10::isFloatingType(dtype) || c10::isComplexType(dtype)) {
-      for (size_t i = 1; i < copies.size(); ++i) merging.push_back(on_first(i));
-    }
-    const uint32_t merged = merging.size() == 1 ? merging[0] : out_.mean(merging, type);
-    const int64_t value = plan_.variable_values[variable];
-    for (c10::Device device : options_.variable_devices[variable]) {
-      out_.assign(numbers_[value].at(device).number,
-                  device == first ? merged : out_.move(merged, device, -1));
-    }
-    ++writes_[storage(value)];
+    if (copies_.merge(variable)) ++writes_[storage(plan_.variable_values[variable])];
   }
 
   // Adds the sends that are due once `nodes` nodes of the old graph have run.
@@ -463,16 +464,15 @@ class DeviceAssigner {
   const DeviceGraphOptions& options_;
   const MemoryUse memory_;
   DeviceGraphBuilder out_;
+  VariableCopies copies_;
   DeviceGraph result_;
   std::vector<std::map<c10::Device, Located, DeviceLess>> numbers_;  // of old values, by device
   std::vector<c10::Device> origins_;       // device on which each old value was made
-  std::set<int64_t> repeated_;             // old values that were made on several devices
+  std::map<int64_t, Devices> repeated_;    // old values that were made on several devices
   std::vector<int> producers_;             // the node that makes each old value; -1 for none
-  std::map<uint32_t, c10::Device> homes_;  // device of each storage in written_, once known
+  std::map<uint32_t, c10::Device> homes_;  // device of each storage that is_written(), once known
   std::map<uint32_t, int> writes_;         // number of writes to each storage so far
   std::vector<uint32_t> new_nodes_;        // first new node of each old node
-  // The replicas' copies of variables that were not merged since.
-  std::map<uint32_t, std::vector<uint32_t>> copies_;
   std::map<c10::Device, int64_t, DeviceLess> chosen_;  // elements that nearest() sent to each
   std::set<uint32_t> early_;  // moves whose value never changes, so that they may come earlier
 };

@@ -1,18 +1,11 @@
 #include "trireme/placement/move_buckets.h"
 
-#include <c10/core/ScalarType.h>
-
 #include <map>
 
-#include "trireme/graph/graph_builder.h"
 #include "trireme/graph/graph_header.h"
+#include "trireme/placement/tensor_bytes.h"
 
 namespace trireme::internal {
-namespace {
-
-constexpr int64_t kMoveBytes = 25 << 20;
-
-}  // namespace
 
 std::vector<std::vector<int64_t>> move_buckets(const proto::GraphDef& def,
                                                const std::vector<int64_t>& values) {
@@ -31,10 +24,8 @@ std::vector<std::vector<int64_t>> move_buckets(const proto::GraphDef& def,
     if (!is_dense(type)) continue;
     Open& bucket = open[type.dtype()];
     bucket.values.push_back(value);
-    bucket.bytes +=
-        element_count(type) *
-        static_cast<int64_t>(c10::elementSize(static_cast<c10::ScalarType>(type.dtype())));
-    if (bucket.bytes >= kMoveBytes) close(bucket);
+    bucket.bytes += tensor_bytes(type);
+    if (bucket.bytes >= kBucketBytes) close(bucket);
   }
   for (auto& [dtype, bucket] : open) close(bucket);
   return buckets;

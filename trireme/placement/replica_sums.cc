@@ -1,7 +1,5 @@
 #include "trireme/placement/replica_sums.h"
 
-#include <c10/core/ScalarType.h>
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -9,11 +7,12 @@
 #include <vector>
 
 #include "trireme/graph/graph_builder.h"
+#include "trireme/placement/forward_numbers.h"
+#include "trireme/placement/move_buckets.h"
+#include "trireme/placement/tensor_bytes.h"
 
 namespace trireme::internal {
 namespace {
-
-constexpr int64_t kBucketBytes = 25 << 20;
 
 bool same_type(const proto::TensorType& a, const proto::TensorType& b) {
   return a.dtype() == b.dtype() && !a.sparse() && !b.sparse() &&
@@ -51,8 +50,7 @@ struct Bucket {
     second.add_ids(sum.arguments(1).value());
     results.add_ids(sum.results(0).value());
     dtype = type.dtype();
-    bytes += element_count(type) *
-             static_cast<int64_t>(c10::elementSize(static_cast<c10::ScalarType>(dtype)));
+    bytes += tensor_bytes(type);
   }
   proto::Node node() && {
     proto::Node node;
@@ -167,14 +165,6 @@ class ProductAccumulator {
   std::set<int> dropped_;               // nodes that are not needed any more
   std::map<int64_t, int64_t> renamed_;  // results of sums, with the values that have them now
 };
-
-// Sets the numbers of forward nodes. `places` has 1 + the new number of each old node.
-void renumber_forward(const std::vector<uint32_t>& places, proto::GraphDef& def) {
-  for (proto::Node& node : *def.mutable_nodes()) {
-    const uint32_t forward = node.differentiates();
-    if (forward > 0 && forward <= places.size()) node.set_differentiates(places[forward - 1]);
-  }
-}
 
 }  // namespace
 

@@ -1,0 +1,50 @@
+#include "trireme/function/worker_values.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include "trireme/capture/operator_hook.h"
+
+namespace trireme::internal {
+namespace {
+
+at::Tensor copy_of(const at::Tensor& value) {
+  return value.is_sparse() ? value.clone() : value.clone(at::MemoryFormat::Contiguous);
+}
+
+// Calls an operator of a graph, which a capture records.
+at::Tensor placeholder(const char* name, const at::Tensor& value) {
+  register_worker_values();
+  return c10::Dispatcher::singleton()
+      .findSchemaOrThrow(name, "")
+      .typed<at::Tensor(const at::Tensor&)>()
+      .call(value);
+}
+
+}  // namespace
+
+void register_worker_values() {
+  // Never destroyed, like the operators themselves.
+  [[gnu::used]] static const auto* library = [] {
+    auto* made =
+        new torch::Library(torch::Library::FRAGMENT, "trireme", std::nullopt, __FILE__, __LINE__);
+    for (const char* schema :
+         {"sum_over_workers(Tensor value) -> Tensor", "first_of_workers(Tensor value) -> Tensor"}) {
+      made->def(schema,
+                torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(copy_of)));
+    }
+    return made;
+  }();
+}
+
+at::Tensor sum_over_workers(WorkerGroup& workers, const at::Tensor& value) {
+  return current_hook() == nullptr ? workers.sum(value, "sum")
+                                   : placeholder(kSumOverWorkers, value);
+}
+
+at::Tensor first_of_workers(WorkerGroup& workers, const at::Tensor& value) {
+  return current_hook() == nullptr ? workers.first(value, "first")
+                                   : placeholder(kFirstOfWorkers, value);
+}
+
+}  // namespace trireme::internal
