@@ -138,6 +138,10 @@ void print_table(const std::vector<Row>& rows, Duration limit) {
       absl::PrintF("%s\n", short_reason(row.answer.status(), limit));
     }
   }
+  for (const Row& row : rows) {
+    if (!row.answer.ok()) continue;
+    for (const std::string& line : row.answer->waits) absl::PrintF("%s: %s\n", row.task, line);
+  }
 }
 
 void print_json(const std::vector<Row>& rows) {
@@ -154,6 +158,7 @@ void print_json(const std::vector<Row>& rows) {
       task["pid"] = description.pid;
       task["devices"] = description.devices;
       task["counters"] = description.counters;
+      task["waits"] = description.waits;
     } else {
       task["error_code"] = error_code_name(error_code(row.answer.status()));
       task["error"] = std::string(row.answer.status().message());

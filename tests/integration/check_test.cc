@@ -148,7 +148,7 @@ TEST(Check, RejectsVariablesOfParameterServers) {
   const auto step = function("step", [&] { return shared.read() + 1; });
   EXPECT_THAT(error_text([&] { check(step, {}); }),
               HasSubstr("function 'step': it cannot be compared with eager code: its variable "
-                        "'shared' lives on parameter servers"));
+                        "'shared' lives on /job:ps/task:0"));
 }
 
 TEST(Check, ComparesASessionOverTwoTasksWithEagerCode) {

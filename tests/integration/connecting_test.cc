@@ -72,10 +72,12 @@ class ConnectingTest : public testing::Test {
  protected:
   RunningCommand& client(const std::string& what, const ClusterSpec& spec,
                          const std::string& certs = "", int timeout_ms = kLong) {
-    started_ = Clock::real().now();
     client_ = std::make_unique<RunningCommand>(SubprocessOptions{
         .argv = {MISTAKEN_CLIENT, what, spec.to_json(), certs, std::to_string(timeout_ms)},
         .null_stdin = true});
+    // The limits are those of the connecting. Loading LibTorch may take seconds before it.
+    client_->wait_for("begins");
+    started_ = Clock::real().now();
     return *client_;
   }
 

@@ -276,7 +276,8 @@ class ClosureService final : public Service {
                                                 .credentials = context_.credentials,
                                                 .caller_task = context_.task.to_string(),
                                                 .faults = context_.faults,
-                                                .retry = kServerRetry},
+                                                .retry = kServerRetry,
+                                                .shared_memory = !request.no_shared_memory()},
                                                std::min(deadline, after(kConnectTime))));
     const int at_once =
         std::clamp<int64_t>(request.updates_at_once(), int64_t{1}, int64_t{kMostUpdatesAtOnce});

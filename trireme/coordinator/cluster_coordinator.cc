@@ -115,6 +115,7 @@ struct ClusterCoordinator::Impl {
     context->introduction.set_generation(membership->job().generation);
     *context->introduction.mutable_servers() = {servers.begin(), servers.end()};
     context->introduction.set_updates_at_once(std::max(options.updates_at_once, 1));
+    context->introduction.set_no_shared_memory(!strategy.options().shared_memory);
     context->queue = queue;
     context->resources = resources;
     context->functions = functions->in_use();

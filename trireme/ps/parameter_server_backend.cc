@@ -13,6 +13,7 @@
 #include "trireme/capture/device_request.h"
 #include "trireme/capture/memory_lock.h"
 #include "trireme/capture/variable_registry.h"
+#include "trireme/exec/operator_trace.h"
 #include "trireme/function/function.h"
 #include "trireme/optim/update_rule.h"
 #include "trireme/ps/parameter_servers.h"
@@ -376,7 +377,8 @@ std::shared_ptr<internal::ParameterServerBackend> connect(const ClusterSpec& spe
   auto client = value_or_throw(
       PsClient::connect({.spec = spec,
                          .container = options.container,
-                         .credentials = value_or_throw(Credentials::of_program(options.certs))},
+                         .credentials = value_or_throw(Credentials::of_program(options.certs)),
+                         .shared_memory = options.shared_memory},
                         deadline));
   throw_if_error(client->join(
       {.id = options.job, .resume = options.resume, .keep = options.keep, .lease = options.lease},

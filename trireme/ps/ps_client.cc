@@ -84,6 +84,7 @@ absl::StatusOr<std::unique_ptr<PsClient>> PsClient::connect(PsClientOptions opti
                                                  .task = task.to_string(),
                                                  .caller_task = client->options_.caller_task,
                                                  .credentials = client->options_.credentials,
+                                                 .shared_memory = client->options_.shared_memory,
                                                  .faults = client->options_.faults}));
   }
   std::vector<Channel*> channels;
@@ -138,6 +139,7 @@ std::vector<TargetedCall> PsClient::make_calls(Requests requests,
     TargetedCall& call = calls.emplace_back(
         TargetedCall{channels_[request.server].get(), std::move(request.message), options});
     call.options.into = std::move(request.into);
+    call.options.shared = std::move(request.shared);
   }
   return calls;
 }
@@ -350,7 +352,9 @@ void PsClient::start_pull(std::vector<PsPull> pulls, bool with_versions, Done<Pu
   if (!split.ok()) return done(split.status());
   // Large slices of sharded variables are received straight into the result. Not under injected
   // faults: these can deliver two responses to one call, which must not share memory.
-  Requests requests = split->make_requests(/*in_place=*/options_.faults == nullptr);
+  Requests requests = split->make_requests(
+      /*in_place=*/options_.faults == nullptr,
+      [this](int server) { return channels_[server]->shares_memory(); });
   const CallOptions options = call_options(split->bytes(), split->has_large_response());
   call_all(kPullVariables, make_calls(std::move(requests), options),
            [pull = *std::move(split), with_versions,

@@ -45,6 +45,8 @@ struct PsClientOptions {
   std::string caller_task = {};  // name of the task that uses the client; empty for a program
   std::shared_ptr<FaultInjector> faults = nullptr;  // faults injected into calls; null for none
   RetryPolicy retry = {.attempt_time = std::chrono::seconds(30)};
+  // True to pass large values through shared memory to servers on the same machine.
+  bool shared_memory = true;
   // Time limit of a call. Calls get another second for every 16 MiB that they carry.
   Duration timeout = std::chrono::minutes(2);
 };

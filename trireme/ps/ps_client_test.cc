@@ -214,7 +214,7 @@ TEST(PsClient, HoldsPushesBackWhileAServerCannotKeepUp) {
   constexpr int64_t kFloats = 2 << 20;  // 8 MiB
   constexpr int kPushes = 10;
   TestServers servers(1, {.push_bytes = 16 << 20});
-  const auto client = servers.client();
+  const auto client = servers.client_without_shared_memory();
   const PsVariable w = make(*client, "w", at::zeros({kFloats}));
   throw_if_error(client->begin_writer(kWriter));
   const auto hosted = value_or_throw(servers.context(0).variables->find("default", "w"));
@@ -243,7 +243,7 @@ TEST(PsClient, HoldsPushesBackWhileAServerCannotKeepUp) {
 
 TEST(PsClient, AppliesLargeUpdatesOfAllKinds) {
   TestServers servers(1);
-  const auto client = servers.client();
+  const auto client = servers.client_without_shared_memory();
   const at::Tensor values = at::arange(3 << 20, at::kFloat);  // 12 MiB
   const PsVariable large = make(*client, "large", values);
   const PsVariable trained = make(*client, "trained", values);
@@ -283,7 +283,7 @@ TEST(PsClient, AppliesLargeUpdatesOfAllKinds) {
 TEST(PsClient, PullsBeyondTheBudgetWaitAndSucceed) {
   constexpr int kPulls = 12;
   TestServers servers(1, {.pull_bytes = 6 << 20});  // room for one pull of 4 MiB
-  const auto client = servers.client();
+  const auto client = servers.client_without_shared_memory();
   const PsVariable w = make(*client, "w", at::ones({1 << 20}));
   const auto hosted = value_or_throw(servers.context(0).variables->find("default", "w"));
   std::vector<std::shared_ptr<std::promise<at::Tensor>>> pulled(kPulls);

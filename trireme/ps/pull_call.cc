@@ -16,7 +16,8 @@
 #include "trireme/tensor/buffer_pool.h"
 
 // A pull is checked as a whole. A large one then waits for the budget for pulls. After that, the
-// variables are read by the threads of the pool, and the last of them sends the answer.
+// variables are read by the threads of the pool, and the last of them sends the answer. Variables
+// for which the caller offers a place in shared memory are copied there and nowhere else.
 namespace trireme::internal {
 namespace {
 
@@ -33,6 +34,7 @@ struct PullCall : Reads {
   explicit PullCall(ServerCall call) : call(std::move(call)) {}
 
   ServerCall call;
+  uint64_t copied_bytes = 0;    // size of the variables that are sent
   std::shared_ptr<void> lease;  // returns the pull's share of the budget when it is destroyed
 };
 
@@ -73,6 +75,14 @@ absl::Status prepare_pull(VariableStore& store, PullCall& pull) {
   }
   pull.packing.emplace(std::move(shapes));
   TRIREME_ASSIGN_OR_RETURN(pull.answer, try_call([&] { return pull.packing->allocate_block(); }));
+  pull.copied_bytes = bytes;
+  for (size_t i = 0; i < count; ++i) {
+    if (!pull.packing->is_large(i) || rows[i]) continue;
+    const TensorShape& shape = pull.packing->shapes()[i];
+    at::Tensor& place = pull.answer[pull.packing->place(i).tensor];
+    place = pull.call.place_for(pull.packing->place(i).tensor, shape.sizes, shape.dtype);
+    if (place.defined()) pull.copied_bytes -= shape.bytes();
+  }
   return absl::OkStatus();
 }
 
@@ -80,14 +90,14 @@ absl::Status prepare_pull(VariableStore& store, PullCall& pull) {
 void read_variable(Reads& reads, size_t i, const std::shared_ptr<SnapshotBudget>& snapshots) {
   const auto [place, offset] = reads.packing->place(i);
   StoredVariable& variable = *reads.variables[i];
-  if (reads.packing->is_large(i) && !reads.ids[i].defined()) {
+  if (reads.packing->is_large(i) && !reads.ids[i].defined() && !reads.answer[place].defined()) {
     StoredVariable::Snapshot snapshot = variable.snapshot(snapshots);
     reads.answer[place] = std::move(snapshot.contents);
     reads.versions[i] = snapshot.version;
     return;
   }
   char* out = nullptr;
-  if (reads.packing->is_large(i)) {
+  if (reads.packing->is_large(i) && !reads.answer[place].defined()) {
     const TensorShape& shape = reads.packing->shapes()[i];
     reads.answer[place] = BufferPool::shared().empty(shape.sizes, shape.dtype);
   }
@@ -124,7 +134,7 @@ void serve_pull(const PullContext& context, ServerCall call) {
   auto pull = std::make_shared<PullCall>(std::move(call));
   const absl::Status status = prepare_pull(context.store, *pull);
   if (!status.ok()) return pull->call.respond(status);
-  const uint64_t bytes = pull->packing->bytes();
+  const uint64_t bytes = pull->copied_bytes;
   if (bytes <= kFrameBytes) return read_variables(context, pull);
   context.budget->ask(bytes, [pull, bytes, &context] {
     pull->lease = std::shared_ptr<void>(

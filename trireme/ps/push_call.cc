@@ -161,6 +161,12 @@ void apply_updates(const PushContext& context, const std::shared_ptr<PushCall>& 
       });
 }
 
+// Returns true if some variables are changed by rows.
+bool has_rows(const PushRequest& request) {
+  return std::any_of(request.rows().begin(), request.rows().end(),
+                     [](uint64_t rows) { return rows != 0; });
+}
+
 }  // namespace
 
 void serve_push(const PushContext& context, ServerCall call) {
@@ -171,11 +177,14 @@ void serve_push(const PushContext& context, ServerCall call) {
 
 bool can_apply_pieces(const std::string& body) {
   PushRequest request;
-  if (!request.ParseFromString(body)) return false;
-  const auto is_zero = [](uint64_t rows) { return rows == 0; };
+  if (!request.ParseFromString(body) || has_rows(request)) return false;
   const auto is_plain = [](int kind) { return kind == UPDATE_ADD || kind == UPDATE_ASSIGN; };
-  return std::all_of(request.rows().begin(), request.rows().end(), is_zero) &&
-         std::all_of(request.kinds().begin(), request.kinds().end(), is_plain);
+  return std::all_of(request.kinds().begin(), request.kinds().end(), is_plain);
+}
+
+bool changes_whole_variables(const std::string& body) {
+  PushRequest request;
+  return request.ParseFromString(body) && !has_rows(request);
 }
 
 }  // namespace trireme::internal

@@ -31,4 +31,9 @@ void serve_push(const PushContext& context, ServerCall call);
 // its tensors may stay in pieces (Method::scatters). Rows and gradients need contiguous tensors.
 bool can_apply_pieces(const std::string& body);
 
+// Returns true if the push with this body changes whole variables only, so that its tensors may be
+// in shared memory (Method::shares). Row ids are checked before they are used, and must not change
+// in between.
+bool changes_whole_variables(const std::string& body);
+
 }  // namespace trireme::internal

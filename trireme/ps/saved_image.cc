@@ -1,5 +1,8 @@
 #include "trireme/ps/saved_image.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -16,20 +19,26 @@ TensorToSave tensor_to_save(std::string name, const at::Tensor& tensor) {
           tensor.nbytes()};
 }
 
+// Returns memory for the contents of a variable that is on an accelerator, otherwise an undefined
+// tensor. It is not pinned, since LibTorch would keep pinned memory after the save.
+at::Tensor host_memory_of(const StoredVariable& variable) {
+  const at::Tensor& tensor = variable.tensor;
+  if (tensor.is_cpu()) return {};
+  return at::empty(tensor.sizes(), tensor.options().device(c10::kCPU));
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const SavedImage>> SavedImage::make(
     std::vector<std::shared_ptr<StoredVariable>> variables) {
   std::vector<TensorToSave> tensors;
+  std::vector<at::Tensor> fetched;
   std::vector<StoredVariable::SavedOptimizer> optimizers;
   for (const auto& variable : variables) {
-    if (!variable->tensor.is_cpu()) {
-      return make_status(ErrorCode::kUnimplemented,
-                         "it cannot be saved with the variables of parameter servers, because a "
-                         "session has placed it on an accelerator; place it on a CPU",
-                         variable->object());
-    }
-    tensors.push_back(tensor_to_save(variable->name, variable->tensor));
+    TRIREME_ASSIGN_OR_RETURN(const at::Tensor memory,
+                             try_call([&] { return host_memory_of(*variable); }));
+    fetched.push_back(memory);
+    tensors.push_back(tensor_to_save(variable->name, memory.defined() ? memory : variable->tensor));
     const auto& optimizer = optimizers.emplace_back(variable->saved_optimizer());
     for (size_t i = 0; i < optimizer.slots.size(); ++i) {
       tensors.push_back(tensor_to_save(
@@ -37,14 +46,17 @@ absl::StatusOr<std::shared_ptr<const SavedImage>> SavedImage::make(
     }
   }
   TRIREME_RETURN_IF_ERROR(check_tensors(tensors));
-  return std::shared_ptr<const SavedImage>(new SavedImage(
-      std::move(variables), std::move(optimizers), TensorFileLayout(std::move(tensors))));
+  return std::shared_ptr<const SavedImage>(new SavedImage(std::move(variables), std::move(fetched),
+                                                          std::move(optimizers),
+                                                          TensorFileLayout(std::move(tensors))));
 }
 
 SavedImage::SavedImage(std::vector<std::shared_ptr<StoredVariable>> variables,
+                       std::vector<at::Tensor> fetched,
                        std::vector<StoredVariable::SavedOptimizer> optimizers,
                        TensorFileLayout layout)
     : variables_(std::move(variables)),
+      fetched_(std::move(fetched)),
       optimizers_(std::move(optimizers)),
       layout_(std::move(layout)) {
   const uint64_t header = layout_.header().size();
@@ -72,6 +84,18 @@ SavedImage::SavedImage(std::vector<std::shared_ptr<StoredVariable>> variables,
     next = end;
     indices_[variables_[i].get()] = i;
   }
+}
+
+void SavedImage::fetch(const StoredVariable& variable) const {
+  const at::Tensor& memory = fetched_[indices_.find(&variable)->second];
+  const at::NoGradGuard no_gradients;
+  if (memory.defined()) memory.copy_(variable.tensor);
+}
+
+uint64_t SavedImage::fetched_bytes() const {
+  uint64_t bytes = 0;
+  for (const at::Tensor& memory : fetched_) bytes += memory.defined() ? memory.nbytes() : 0;
+  return bytes;
 }
 
 const std::vector<SavedImage::Place>& SavedImage::places(const StoredVariable& variable) const {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,8 +18,9 @@ namespace trireme::internal {
 
 // The variables of a save, and the places of their contents and of their optimizers' state in the
 // server's file. The part of the file behind the header is divided into blocks of kBlockBytes, and
-// the tensors into segments: the bytes of a tensor that lie within one block. Immutable, and keeps
-// the variables alive.
+// the tensors into segments: the bytes of a tensor that lie within one block. A variable that a
+// session has placed on an accelerator has its segments in memory of the host, to which fetch()
+// copies its contents. Immutable otherwise, and keeps the variables alive.
 class SavedImage {
  public:
   static constexpr uint64_t kBlockBytes = 1 << 20;
@@ -29,8 +32,14 @@ class SavedImage {
   const std::vector<std::shared_ptr<StoredVariable>>& variables() const { return variables_; }
   const TensorFileLayout& layout() const { return layout_; }
 
+  // Copies the contents of a variable to the memory of its segments, if it is on an accelerator.
+  // Neither may be in use by another thread.
+  void fetch(const StoredVariable& variable) const;
+  // Returns the bytes of the memory for variables on accelerators.
+  uint64_t fetched_bytes() const;
+
   struct Segment {
-    const char* data;  // memory of the variable or its optimizer's state
+    const char* data;  // memory of the variable, of fetch(), or of its optimizer's state
     uint64_t offset;   // offset behind the header of the file
     uint64_t bytes;
   };
@@ -64,9 +73,12 @@ class SavedImage {
 
  private:
   SavedImage(std::vector<std::shared_ptr<StoredVariable>> variables,
+             std::vector<at::Tensor> fetched,
              std::vector<StoredVariable::SavedOptimizer> optimizers, TensorFileLayout layout);
 
   const std::vector<std::shared_ptr<StoredVariable>> variables_;
+  // Parallel to the variables; undefined for those in the memory of the host.
+  const std::vector<at::Tensor> fetched_;
   const std::vector<StoredVariable::SavedOptimizer> optimizers_;
   const TensorFileLayout layout_;
   std::vector<Segment> segments_;

@@ -131,15 +131,16 @@ absl::Status ServerSave::fix() {
   created_ = true;
   if (capture_ == nullptr) return copy_variables();
   for (size_t i = 0; i < image_->variables().size(); ++i) {
-    steps_[i] = image_->variables()[i]->watch(capture_);
+    StoredVariable& variable = *image_->variables()[i];
+    steps_[i] = variable.watch(capture_, [&] { image_->fetch(variable); });
   }
   return stopped();
 }
 
 absl::Status ServerSave::copy_variables() {
   const uint64_t bytes = whole_direct_blocks(image_->data_bytes());
-  TRIREME_RETURN_IF_ERROR(store_.reserve_copy(bytes));
-  reserved_ = bytes;
+  TRIREME_RETURN_IF_ERROR(store_.reserve_copy(bytes + image_->fetched_bytes()));
+  reserved_ = bytes + image_->fetched_bytes();
   absl::StatusOr<AlignedBuffer> memory = AlignedBuffer::make(std::max<uint64_t>(bytes, 1));
   if (!memory.ok()) {
     return make_status(ErrorCode::kResourceExhausted,
@@ -155,7 +156,10 @@ absl::Status ServerSave::copy_variables() {
     for (const SavedImage::Place& place : image_->places(variable)) {
       for (size_t j = 0; j < place.segments; ++j) segments.push_back(place.first_segment + j);
     }
-    steps_[i] = variable.read_state([&] { copy_segments(segments); });
+    steps_[i] = variable.read_state([&] {
+      image_->fetch(variable);
+      copy_segments(segments);
+    });
     note_written(0);
   }
   return absl::OkStatus();
@@ -362,9 +366,9 @@ absl::StatusOr<Message> ServerSave::answer() const {
     const StreamCapture::Stats stats = capture_->stats();
     response.set_pool_wait_us(microseconds(stats.waited));
     response.set_longest_wait_us(microseconds(stats.longest_wait));
-    response.set_extra_bytes(stats.pool_peak + kWriters * kWriteBytes);
+    response.set_extra_bytes(stats.pool_peak + kWriters * kWriteBytes + image_->fetched_bytes());
   } else {
-    response.set_extra_bytes(whole_direct_blocks(image_->data_bytes()));
+    response.set_extra_bytes(whole_direct_blocks(image_->data_bytes()) + image_->fetched_bytes());
   }
   return make_message(response);
 }

@@ -1,5 +1,6 @@
 #include "trireme/ps/sharded_pull.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -8,14 +9,29 @@
 #include "trireme/ps/shard_rows.h"
 #include "trireme/ps/shard_versions.h"
 #include "trireme/rpc/frame.h"
+#include "trireme/rpc/shared_message.h"
 #include "trireme/tensor/buffer_pool.h"
 
-// A result is made in one of three ways. A variable with one shard is the tensor of the response,
+// A result is made in one of four ways. The servers write a large variable straight into it, if all
+// of them share memory with this process. A variable with one shard is the tensor of the response,
 // without a copy. A sharded variable that is pulled whole is allocated before the call, and each
 // large slice is received directly into its rows of the result; small slices arrive in the block of
 // the response and are copied. Rows of a sharded variable arrive ordered by shard and are copied to
 // the positions that their ids have in the list.
 namespace trireme::internal {
+namespace {
+
+// Returns a function that finds the memory for the tensors of a response; null if there are none.
+Destination destination(std::map<size_t, at::Tensor> places) {
+  if (places.empty()) return nullptr;
+  auto shared = std::make_shared<const std::map<size_t, at::Tensor>>(std::move(places));
+  return [shared](size_t index, c10::IntArrayRef, c10::ScalarType) {
+    const auto found = shared->find(index);
+    return found == shared->end() ? at::Tensor() : found->second;
+  };
+}
+
+}  // namespace
 
 absl::StatusOr<ShardedPull> ShardedPull::split(std::vector<PsPull> pulls) {
   ShardedPull sharded;
@@ -78,32 +94,65 @@ const google::protobuf::RepeatedField<uint64_t>* ShardedPull::handles(int server
   return found == batches_.end() ? nullptr : &found->second.body.handles();
 }
 
-std::vector<ServerRequest> ShardedPull::make_requests(bool in_place) {
+std::vector<ServerRequest> ShardedPull::make_requests(bool in_place,
+                                                      const std::function<bool(int)>& shares) {
+  share_results(shares);
   std::vector<ServerRequest> requests;
   requests.reserve(batches_.size());
   for (auto& [server, batch] : batches_) {
     if (!batch.by_rows) batch.body.clear_rows();
-    requests.push_back({server, make_message(batch.body, pack(batch.ids)),
-                        in_place ? destination(batch) : nullptr});
+    ServerRequest& request =
+        requests.emplace_back(ServerRequest{server, make_message(batch.body, pack(batch.ids))});
+    if (in_place) request.into = destination(places(batch, /*shared=*/false));
+    if (region_ == nullptr) continue;
+    auto shared = places(batch, /*shared=*/true);
+    if (shared.empty()) continue;
+    request.shared.answer =
+        std::make_shared<const SharedPlaces>(SharedPlaces{region_, std::move(shared)});
   }
   return requests;
 }
 
-Destination ShardedPull::destination(const ServerBatch& batch) {
+void ShardedPull::share_results(const std::function<bool(int)>& shares) {
+  in_region_.resize(pulls_.size());
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < pulls_.size(); ++i) {
+    const VariableLayout& layout = pulls_[i].variable.layout();
+    const size_t size = result_shapes_[i].bytes();
+    if (pulls_[i].rows.defined() || size < kLargeTensorBytes) continue;
+    in_region_[i] = std::all_of(layout.shards.begin(), layout.shards.end(),
+                                [&](const auto& shard) { return shares(shard.server); });
+    if (in_region_[i]) bytes += SharedRegion::padded(size);
+  }
+  auto region = bytes < kShareFrom ? nullptr : SharedRegion::take(bytes).value_or(nullptr);
+  if (region == nullptr) return in_region_.assign(pulls_.size(), false);
+  region_ = std::move(region);
+  for (size_t i = 0; i < pulls_.size(); ++i) {
+    if (!in_region_[i]) continue;
+    results_[i] = region_->empty(result_shapes_[i].sizes, result_shapes_[i].dtype);
+  }
+}
+
+std::map<size_t, at::Tensor> ShardedPull::places(const ServerBatch& batch, bool shared) {
   const Packing packing(batch.shapes);
-  std::map<size_t, at::Tensor> places;  // by the tensor of the response
+  std::map<size_t, at::Tensor> places;
   for (size_t i = 0; i < batch.slices.size(); ++i) {
-    const PsPull& pull = pulls_[batch.slices[i].pull];
-    if (!packing.is_large(i) || pull.rows.defined()) continue;
-    if (pull.variable.layout().shards.size() == 1) continue;
+    const size_t pull = batch.slices[i].pull;
+    if (!packing.is_large(i) || pulls_[pull].rows.defined() || in_region_[pull] != shared) continue;
+    if (!shared && pulls_[pull].variable.layout().shards.size() == 1) continue;
     places[packing.place(i).tensor] = place_of(batch.slices[i]);
   }
-  if (places.empty()) return nullptr;
-  auto shared = std::make_shared<const std::map<size_t, at::Tensor>>(std::move(places));
-  return [shared](size_t index, c10::IntArrayRef, c10::ScalarType) {
-    const auto found = shared->find(index);
-    return found == shared->end() ? at::Tensor() : found->second;
-  };
+  return places;
+}
+
+void ShardedPull::leave_region(const ServerBatch& batch, const std::vector<at::Tensor>& received) {
+  for (size_t k = 0; k < batch.slices.size(); ++k) {
+    const Slice& slice = batch.slices[k];
+    if (!in_region_[slice.pull] || received[k].nbytes() < kLargeTensorBytes) continue;
+    if (place_of(slice).data_ptr() == received[k].data_ptr()) continue;
+    in_region_[slice.pull] = false;
+    results_[slice.pull] = at::Tensor();  // result() allocates it anew, and all slices are copied
+  }
 }
 
 absl::StatusOr<std::vector<ShardVersions>> ShardedPull::versions(
@@ -121,10 +170,16 @@ absl::StatusOr<std::vector<ShardVersions>> ShardedPull::versions(
 
 absl::StatusOr<std::vector<at::Tensor>> ShardedPull::assemble(
     const std::vector<Message>& responses) {
+  std::vector<std::vector<at::Tensor>> all;  // tensors of each response
+  all.reserve(batches_.size());
+  for (const auto& [server, batch] : batches_) {
+    TRIREME_ASSIGN_OR_RETURN(all.emplace_back(),
+                             Packing(batch.shapes).unpack(responses[all.size()].tensors));
+    if (region_ != nullptr) leave_region(batch, all.back());
+  }
   size_t response = 0;
   for (const auto& [server, batch] : batches_) {
-    TRIREME_ASSIGN_OR_RETURN(const std::vector<at::Tensor> received,
-                             Packing(batch.shapes).unpack(responses[response++].tensors));
+    const std::vector<at::Tensor>& received = all[response++];
     for (size_t k = 0; k < batch.slices.size(); ++k) {
       const Slice& slice = batch.slices[k];
       const PsPull& pull = pulls_[slice.pull];

@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +16,7 @@
 #include "trireme/ps/server_request.h"
 #include "trireme/ps/variables.pb.h"
 #include "trireme/rpc/message.h"
+#include "trireme/rpc/shared_region.h"
 
 namespace trireme::internal {
 
@@ -36,9 +39,10 @@ class ShardedPull {
   // Returns the number of servers that are asked.
   size_t servers() const { return batches_.size(); }
 
-  // Returns one request for each server, in the order of the servers. With `in_place`, large slices
-  // of sharded variables are received where they belong in the results.
-  std::vector<ServerRequest> make_requests(bool in_place);
+  // Returns one request for each server, in the order of the servers. Servers for which `shares`
+  // returns true write large slices straight into the results, in shared memory. With `in_place`,
+  // large slices of other sharded variables are received where they belong in the results.
+  std::vector<ServerRequest> make_requests(bool in_place, const std::function<bool(int)>& shares);
 
   // Returns the versions of the shards that were read, in the order of the pulls. `responses` are
   // in the order of the requests.
@@ -70,13 +74,23 @@ class ShardedPull {
   at::Tensor& result(size_t pull);
   // Returns the place of a slice of a whole variable in the result.
   at::Tensor place_of(const Slice& slice);
-  // Returns where to receive the tensors of a response; null if none can be received in place.
-  Destination destination(const ServerBatch& batch);
+  // Allocates results in a shared region: those of whole variables with a large slice whose servers
+  // all share memory. Does nothing if they are too small to be worth it, or without memory for
+  // them.
+  void share_results(const std::function<bool(int)>& shares);
+  // Returns the places of the large slices that belong to results in the shared region, or to other
+  // results of sharded variables, by the tensor of the response.
+  std::map<size_t, at::Tensor> places(const ServerBatch& batch, bool shared);
+  // Moves a result out of the shared region if one of its slices was not received in its place: a
+  // server may still be writing there.
+  void leave_region(const ServerBatch& batch, const std::vector<at::Tensor>& received);
 
   std::vector<PsPull> pulls_;
   std::vector<TensorShape> result_shapes_;
-  std::vector<at::Tensor> results_;     // undefined until they are allocated or received
-  std::map<int, ServerBatch> batches_;  // by server
+  std::vector<at::Tensor> results_;       // undefined until they are allocated or received
+  std::shared_ptr<SharedRegion> region_;  // memory of some results; null for none
+  std::vector<bool> in_region_;           // true for results in the region
+  std::map<int, ServerBatch> batches_;    // by server
   uint64_t bytes_ = 0;
 };
 

@@ -136,7 +136,11 @@ std::vector<ServerRequest> ShardedPush::make_requests(const PushOptions& options
     batch.body.set_watermark(options.watermark);
     if (options.lr) batch.body.set_lr(*options.lr);
     if (!batch.by_rows) batch.body.clear_rows();
-    requests.push_back({server, make_message(batch.body, pack(batch.tensors))});
+    // Row ids are not shared: a server checks them before it uses them.
+    requests.push_back({server,
+                        make_message(batch.body, pack(batch.tensors)),
+                        nullptr,
+                        {.request = !batch.by_rows}});
     // The request holds what is still needed.
     batch.body.Clear();
     batch.tensors.clear();

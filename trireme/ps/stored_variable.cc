@@ -16,6 +16,7 @@
 #include "trireme/tensor/buffer_pool.h"
 #include "trireme/tensor/dtype.h"
 #include "trireme/tensor/host_copy.h"
+#include "trireme/tensor/stream_copy.h"
 
 // A shard and its records of pushes change together, under one lock. apply() takes the lock for
 // writing, asks the records whether the push is new, changes the contents and records the push
@@ -39,11 +40,19 @@
 // save or is seen by it. Without a save this costs one comparison.
 //
 // Variables of parameter servers are in the host's memory. A session may place a variable on an
-// accelerator; its functions use it there. Pulls and pushes of such a variable are rare, so they
-// work on a copy in the host's memory, made and written back under the lock.
+// accelerator; its functions use it there. Pulls, pushes and saves of such a variable are rare, so
+// they work on a copy in the host's memory, made and written back under the lock.
 namespace trireme {
 
 using internal::TensorShape;
+
+namespace {
+
+// Smallest variable that is copied past the caches, for a reader that cannot find it there any
+// more.
+constexpr size_t kStreamReadsFrom = 4 << 20;
+
+}  // namespace
 
 OptimizerState::OptimizerState(std::shared_ptr<const internal::UpdateRule> given,
                                const at::Tensor& parameter)
@@ -200,6 +209,8 @@ uint64_t StoredVariable::read(const at::Tensor& ids, void* out) {
   const at::Tensor contents = copy_to_host(tensor);
   if (ids.defined()) {
     internal::gather_rows(contents, ids, out);
+  } else if (contents.nbytes() >= kStreamReadsFrom) {
+    stream_copy(out, contents.const_data_ptr(), contents.nbytes());
   } else if (contents.nbytes() > 0) {
     std::memcpy(out, contents.const_data_ptr(), contents.nbytes());
   }
@@ -295,9 +306,11 @@ double StoredVariable::read_state(const std::function<void()>& copy) {
   return step();
 }
 
-double StoredVariable::watch(std::shared_ptr<ChangeWatcher> watcher) {
+double StoredVariable::watch(std::shared_ptr<ChangeWatcher> watcher,
+                             const std::function<void()>& copy) {
   WriterLock lock(mutex);
   mutex.uncount_write();  // the contents are the same
+  if (copy) copy();
   watcher_ = std::move(watcher);
   return step();
 }

@@ -101,9 +101,10 @@ class StoredVariable final : public HostedVariable {
   // Calls `copy` while neither the contents nor the optimizer's state can change. Returns the
   // number of updates that the optimizer has applied by then.
   double read_state(const std::function<void()>& copy);
-  // Calls the watcher before each change from now on, in place of an earlier one. Returns the
-  // number of updates that the optimizer has applied so far.
-  double watch(std::shared_ptr<ChangeWatcher> watcher);
+  // Calls the watcher before each change from now on, in place of an earlier one. Before that,
+  // calls `copy`, unless it is null, while nothing can change. Returns the number of updates that
+  // the optimizer has applied so far.
+  double watch(std::shared_ptr<ChangeWatcher> watcher, const std::function<void()>& copy = nullptr);
   // Ends that, if the watcher is still this one.
   void unwatch(const ChangeWatcher* watcher);
   void before_change() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { before_change({}); }

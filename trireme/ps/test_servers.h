@@ -47,20 +47,28 @@ class TestServers {
   const ClusterSpec& spec() const { return spec_; }
 
   std::unique_ptr<PsClient> client(std::shared_ptr<FaultInjector> faults = nullptr,
-                                   RetryPolicy retry = {}) const {
-    return value_or_throw(
-        PsClient::connect({.spec = spec_, .faults = std::move(faults), .retry = retry},
-                          after(std::chrono::seconds(20))));
+                                   RetryPolicy retry = {}, bool shared_memory = true) const {
+    return value_or_throw(PsClient::connect({.spec = spec_,
+                                             .faults = std::move(faults),
+                                             .retry = retry,
+                                             .shared_memory = shared_memory},
+                                            after(std::chrono::seconds(20))));
+  }
+  // Returns a client that sends all values over connections.
+  std::unique_ptr<PsClient> client_without_shared_memory() const {
+    return client(nullptr, {}, /*shared_memory=*/false);
   }
 
   const TaskContext& context(int index) const { return servers_[index]->context(); }
 
   // Returns the number of calls of a method, such as "Pull", to all servers together.
-  uint64_t calls(const std::string& method) const {
+  uint64_t calls(const std::string& method) const { return counted(method, "calls"); }
+  // Returns the sum of a counter of a method over all servers.
+  uint64_t counted(const std::string& method, const std::string& counter) const {
     uint64_t sum = 0;
     for (const auto& server : servers_) {
       sum += server->context().metrics.counters().at("rpc_server/trireme.Variables/" + method +
-                                                     "/calls");
+                                                     "/" + counter);
     }
     return sum;
   }

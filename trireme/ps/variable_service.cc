@@ -131,6 +131,7 @@ class VariableService final : public Service {
     Method method = on_pool(name, kTrainers, repeats, body);
     method.intake = pushes_;
     method.scatters = internal::can_apply_pieces;
+    method.shares = internal::changes_whole_variables;
     return method;
   }
 

@@ -14,10 +14,12 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "trireme/base/error.h"
 #include "trireme/capture/capture.h"
 #include "trireme/capture/device_request.h"
 #include "trireme/capture/eager_mode.h"
+#include "trireme/capture/variable_backend.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/runtime/checked_state.h"
 #include "trireme/runtime/difference_locator.h"
@@ -70,7 +72,8 @@ void check_can_be_compared(const FunctionStep& step, const CheckOptions& options
     if (variable->backend != nullptr) {
       refuse(ErrorCode::kFailedPrecondition,
              absl::StrCat("it cannot be compared with eager code: its variable '", variable->name,
-                          "' lives on parameter servers, so its body cannot run in this program. "
+                          "' lives on ", absl::StrJoin(variable->backend->devices(*variable), ", "),
+                          ", where its strategy keeps it, so its body cannot run as eager code. "
                           "Check it with variables that are made outside of the strategy's scope"));
     }
     const std::string holder = held_elsewhere(*variable);

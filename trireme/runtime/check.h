@@ -64,9 +64,9 @@ struct CheckReport {
 // the contents that the program holds, and stay in the session.
 //
 // Throws the Error of the capture if the function cannot be captured, and everything that the body
-// throws. Throws Error if a variable lives on parameter servers, since the body cannot run in this
-// program then. No other thread may use the function, its variables or other functions meanwhile:
-// eager mode belongs to the process.
+// throws. Throws Error if a variable was made in the scope of a strategy that keeps it on servers
+// or devices, since the body cannot run as eager code then. No other thread may use the function,
+// its variables or other functions meanwhile: eager mode belongs to the process.
 template <typename R, typename... Args>
 CheckReport check(const Function<R(Args...)>& function, const CheckOptions& options,
                   std::decay_t<Args>... args);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/cluster/device_spec.h"
 #include "trireme/placement/device_graph.h"
@@ -9,10 +10,13 @@
 
 namespace trireme::internal {
 
-absl::StatusOr<c10::Device> hardware_of_name(const std::string& device) {
-  TRIREME_ASSIGN_OR_RETURN(const DeviceSpec spec,
-                           try_call([&] { return DeviceSpec::parse(device); }));
-  return hardware_of(spec.type.value_or(DeviceType::kCpu), spec.index.value_or(0));
+absl::StatusOr<c10::Device> device_of_variable(const std::string& variable,
+                                               const std::string& device) {
+  const auto spec = try_call([&] { return DeviceSpec::parse(device); });
+  if (!spec.ok()) {
+    return with_origin(spec.status(), {"", absl::StrCat("variable '", variable, "'")});
+  }
+  return hardware_of(spec->type.value_or(DeviceType::kCpu), spec->index.value_or(0));
 }
 
 PartPlan::PartPlan(std::shared_ptr<const Plan> placed)
@@ -23,7 +27,8 @@ absl::StatusOr<std::unique_ptr<PartPlan>> PartPlan::make(std::shared_ptr<const G
   std::unique_ptr<PartPlan> made(new PartPlan(std::move(plan)));
   std::vector<c10::Device> devices;
   for (const proto::Variable& variable : made->placed().graph->def.variables()) {
-    TRIREME_ASSIGN_OR_RETURN(devices.emplace_back(c10::kCPU), hardware_of_name(variable.device()));
+    TRIREME_ASSIGN_OR_RETURN(devices.emplace_back(c10::kCPU),
+                             device_of_variable(variable.name(), variable.device()));
   }
   TRIREME_RETURN_IF_ERROR(made->with_variables_on(devices).status());
   return made;

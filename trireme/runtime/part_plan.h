@@ -12,9 +12,11 @@
 
 namespace trireme::internal {
 
-// Returns the hardware of this process behind a device of its task, for example
-// "/job:worker/task:0/gpu:1". An empty name is the CPU.
-absl::StatusOr<c10::Device> hardware_of_name(const std::string& device);
+// Returns the hardware of this process behind the device of a variable, for example
+// "/job:worker/task:0/gpu:1". An empty name is the CPU. The error for a name that is not valid
+// names the variable.
+absl::StatusOr<c10::Device> device_of_variable(const std::string& variable,
+                                               const std::string& device);
 
 // The plan of a part of a placed graph for the hardware of this task. It depends on the devices
 // that hold the part's variables. These need not be the ones that the graph names, because the

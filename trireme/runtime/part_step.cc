@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "trireme/base/crc32c.h"
 #include "trireme/base/status.h"
 #include "trireme/exec/step_generator.h"
 #include "trireme/runtime/peer_channels.h"
@@ -82,6 +83,7 @@ void PartStep::start(PartInputs inputs, std::vector<std::shared_ptr<HostedVariab
   PartRunOptions options;
   options.stop = stop_.get_token();
   options.transfers = this;
+  options.device_seed = crc32c(part_->task.data(), part_->task.size());
   options.check_write = part_->check_write;
   // The thread-safety analysis does not see that the run holds the variable's lock.
   options.before_write = [this](uint32_t variable) ABSL_NO_THREAD_SAFETY_ANALYSIS {

@@ -56,6 +56,9 @@ class ServerService final : public Service {
     for (const auto& [name, value] : context_.metrics.gauges()) {
       (*response.mutable_counters())[name] = static_cast<uint64_t>(std::max<int64_t>(value, 0));
     }
+    if (context_.waits) {
+      for (const std::string& line : context_.waits()) response.add_waits(line);
+    }
     return response;
   }
 
@@ -79,7 +82,8 @@ absl::StatusOr<TaskDescription> to_description(const Response& answer) {
                          .pid = response.pid(),
                          .host = response.host(),
                          .devices = {response.devices().begin(), response.devices().end()},
-                         .counters = {response.counters().begin(), response.counters().end()}};
+                         .counters = {response.counters().begin(), response.counters().end()},
+                         .waits = {response.waits().begin(), response.waits().end()}};
 }
 
 }  // namespace

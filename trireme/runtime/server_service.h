@@ -28,6 +28,7 @@ struct TaskDescription {
   std::string host;
   std::vector<std::string> devices;
   std::map<std::string, uint64_t> counters;
+  std::vector<std::string> waits;  // operations that wait for other tasks, a line for each
 };
 
 // Asks the server at the other end of a channel for its description. Calls back once.

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "trireme/base/status.h"
+#include "trireme/capture/variable_backend.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/graph/graph_file.h"
 #include "trireme/graph/plan.h"
@@ -58,11 +60,14 @@ absl::Status check_reachable(const FunctionStep& step) {
   const Origin origin = {"", absl::StrCat("function '", step.function, "'")};
   for (const auto& variable : step.variables) {
     if (variable->backend == nullptr) continue;
-    return make_status(ErrorCode::kFailedPrecondition,
-                       absl::StrCat("its variable '", variable->name,
-                                    "' is on parameter servers, which a session does not use; call "
-                                    "the function itself, or let a coordinator schedule it"),
-                       origin);
+    return make_status(
+        ErrorCode::kFailedPrecondition,
+        absl::StrCat(
+            "its variable '", variable->name, "' is on ",
+            absl::StrJoin(variable->backend->devices(*variable), ", "),
+            ", where its strategy keeps it and a session does not use it; call the function "
+            "itself, or let the coordinator of a strategy with parameter servers schedule it"),
+        origin);
   }
   for (const auto& draw : step.draws) {
     if (draw.resource == 0) continue;

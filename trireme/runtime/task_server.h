@@ -22,6 +22,10 @@
 
 namespace trireme {
 
+namespace internal {
+class CollectiveHost;  // collective/collective_host.h
+}
+
 // State of a server that its services share. Outlives the services.
 struct TaskContext {
   ClusterSpec spec;
@@ -40,8 +44,12 @@ struct TaskContext {
   // Queues of the threads that serve calls. Channels to other tasks receive their answers on them.
   std::shared_ptr<internal::ServingQueues> serving;
   Metrics metrics;
-  std::shared_ptr<VariableHost> variables;  // set by the service of ps/
-  JoinSessionJob join_job;                  // set by the service of ps/
+  std::shared_ptr<VariableHost> variables;                // set by the service of ps/
+  JoinSessionJob join_job;                                // set by the service of ps/
+  std::shared_ptr<internal::CollectiveHost> collectives;  // set by the service of collective/
+  // Returns one line for each operation that waits for other tasks; set by the service of
+  // collective/.
+  std::function<std::vector<std::string>()> waits;
   // Called when the chief ends the job. Returns true if the server exits with it.
   std::function<bool(const std::string& reason)> end_job;
 };

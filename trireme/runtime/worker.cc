@@ -281,7 +281,8 @@ absl::StatusOr<std::vector<bool>> Worker::find_variables(const VariableScope& sc
 
 absl::Status Worker::make_variables(const NewVariables& made) {
   const size_t count = made.names.size();
-  if (made.devices.size() != count || made.initial.size() != count) {
+  const bool names_devices = !made.devices.empty();
+  if ((names_devices && made.devices.size() != count) || made.initial.size() != count) {
     return make_status(ErrorCode::kInvalidArgument,
                        absl::StrCat("cannot create variables: the request names ", count,
                                     " variables and ", made.devices.size(), " devices and carries ",
@@ -293,7 +294,9 @@ absl::Status Worker::make_variables(const NewVariables& made) {
     touch_session(made.session, made.lease);
   }
   for (size_t i = 0; i < count; ++i) {
-    TRIREME_ASSIGN_OR_RETURN(const c10::Device device, hardware_of_name(made.devices[i]));
+    TRIREME_ASSIGN_OR_RETURN(
+        const c10::Device device,
+        device_of_variable(made.names[i], names_devices ? made.devices[i] : ""));
     TRIREME_RETURN_IF_ERROR(
         host->create(made.scope, made.names[i], made.initial[i], device).status());
   }

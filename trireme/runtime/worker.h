@@ -27,8 +27,10 @@ struct NewVariables {
   Duration lease = {};
   VariableScope scope;
   std::vector<std::string> names;
-  std::vector<std::string> devices;  // full name of the device of each variable
-  std::vector<at::Tensor> initial;   // initial value of each variable
+  // Full name of the device of each variable. Masters of older versions give none, which stands for
+  // the CPU.
+  std::vector<std::string> devices;
+  std::vector<at::Tensor> initial;  // initial value of each variable
 };
 
 // Runs the parts of graphs that masters have registered with this task, and keeps what belongs to

@@ -6,11 +6,14 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/graph/small_graph.h"
+#include "trireme/runtime/variable_host.h"
 
 namespace trireme::internal {
 namespace {
@@ -30,6 +33,23 @@ std::shared_ptr<const GraphData> graph_that_receives() {
   receive->set_from("/job:worker/task:1");
   return data;
 }
+
+// Notes the devices of variables, and keeps none.
+class DeviceNotes final : public VariableHost {
+ public:
+  using Found = absl::StatusOr<std::shared_ptr<HostedVariable>>;
+
+  Found find(const VariableScope&, const std::string&) override { return absl::NotFoundError(""); }
+  Found create(const VariableScope&, const std::string& name, const at::Tensor&,
+               c10::Device device) override {
+    noted += absl::StrCat(name, " on ", device.str(), "; ");
+    return nullptr;
+  }
+  absl::Status check(const VariableScope&) const override { return absl::OkStatus(); }
+  void drop_container(const VariableScope&) override {}
+
+  std::string noted;
+};
 
 class WorkerTest : public testing::Test {
  protected:
@@ -64,6 +84,20 @@ class WorkerTest : public testing::Test {
   InlineExecutor executor_;
   const std::shared_ptr<Worker> worker_ = std::make_shared<Worker>(context_, channels_, executor_);
 };
+
+// Masters of older versions name no devices.
+TEST_F(WorkerTest, KeepsVariablesWithoutADeviceOnTheCpu) {
+  const auto host = std::make_shared<DeviceNotes>();
+  context_.variables = host;
+  NewVariables made{.session = 1, .lease = seconds(60), .names = {"a"}, .initial = {at::ones({2})}};
+  EXPECT_EQ(worker_->make_variables(made), absl::OkStatus());
+  EXPECT_EQ(host->noted, "a on cpu; ");
+  made.devices = {"gpu:zero"};
+  const std::string error = describe(worker_->make_variables(made));
+  EXPECT_NE(error.find("variable 'a'"), std::string::npos) << error;
+  made.devices = {"/cpu:0", "/cpu:0"};
+  EXPECT_EQ(error_code(worker_->make_variables(made)), ErrorCode::kInvalidArgument);
+}
 
 // The first request waits for its value when the second one arrives.
 TEST_F(WorkerTest, ARepeatedRequestDoesNotEndTheRunningStep) {
