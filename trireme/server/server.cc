@@ -30,24 +30,12 @@ TaskId own_task(const Cluster& cluster) {
               "--task_type and --task_index");
 }
 
-Credentials credentials_of(const Cluster& cluster, const ServerOptions& options) {
-  if (options.certs.empty()) {
-    return options.insecure ? Credentials::insecure() : Credentials::loopback();
-  }
-  if (options.insecure) {
-    throw Error(ErrorCode::kInvalidArgument,
-                absl::StrCat("the server was given both certificates (", options.certs,
-                             ") and the option insecure, which does without them; use one of the "
-                             "two"));
-  }
-  return value_or_throw(Credentials::from_folder(options.certs, own_task(cluster)));
-}
-
 TaskServerOptions to_task_options(const Cluster& cluster, const ServerOptions& options) {
   return {.spec = cluster.spec,
           .task = own_task(cluster),
           .devices = options.devices,
-          .credentials = credentials_of(cluster, options),
+          .credentials = value_or_throw(
+              Credentials::of_server(options.certs, options.insecure, own_task(cluster))),
           .bind_host = options.bind_host,
           .exit_with_job = options.exit_with_job,
           .checkpoint_root = options.checkpoint_root,

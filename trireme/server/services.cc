@@ -1,5 +1,6 @@
 #include "trireme/server/services.h"
 
+#include "trireme/collective/group_service.h"
 #include "trireme/coordinator/closure_service.h"
 #include "trireme/optim/row_updates.h"
 #include "trireme/ps/variable_service.h"
@@ -18,6 +19,7 @@ std::vector<ServiceFactory> all_services(uint64_t memory_limit) {
                                  : make_variable_service(context, {.memory_limit = memory_limit});
       },
       make_closure_service,
+      make_collective_service,
   };
 }
 

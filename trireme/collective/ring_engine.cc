@@ -1,0 +1,345 @@
+#include "trireme/collective/ring_engine.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <bit>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/status.h"
+#include "trireme/collective/parcel_sender.h"
+#include "trireme/collective/payload.h"
+#include "trireme/collective/ring_call.h"
+#include "trireme/tensor/buffer_pool.h"
+
+// The ranks form a ring: each sends to its right neighbour, which has the next rank. A large tensor
+// is cut into as many segments as there are ranks. Segments travel around the ring in steps:
+//
+//   step 0 … size-2         reduce-scatter: a rank adds its own values to the segment that arrives
+//                           and sends the sum on. After these steps it has the sum over all ranks
+//                           of the segment with its own number.
+//   step size-1 … 2 size-3  all-gather: a rank stores the sum that arrives and sends it on.
+//
+// In step t a rank sends segment rank - 1 - t and receives segment rank - 2 - t (modulo size), so
+// that it always sends on the segment that it received in the step before. Reduce-scatter and
+// all-gather are the two halves. Every rank sends 2 (size-1) / size of the tensor, which is the
+// least that is possible, but the number of steps makes it slow for small tensors. These are
+// exchanged directly, or by recursive doubling if there are many ranks.
+//
+// Segments are cut into pieces, each of which is a parcel. A piece is sent on as soon as it has
+// arrived, while the next ones are still under way.
+//
+// Parcels refer to the memory of the tensor until they are taken. A piece that is sent in the
+// reduce-scatter is overwritten by its sum, which the all-gather brings back. The sum contains the
+// values that were sent, so the right neighbour has read them by then. The all-gather's pieces are
+// final. No piece that is under way is therefore overwritten by the call itself, and the call waits
+// for all of its parcels to be taken before it returns, because its caller may overwrite them.
+// Direct exchange and doubling send copies, and do not wait.
+//
+// A rank that makes another call must be noticed even if nobody needs its data. In every call each
+// rank sends slot 0 to its right neighbour at once, before it waits for anything, and takes slot 0
+// of its left neighbour before it returns. If two ranks differ, then so do two neighbours, and the
+// right one of them gets a parcel with another fingerprint. Where a call has no data for slot 0,
+// the parcel is empty; it arrives together with the data, and nobody waits longer for it.
+namespace trireme::internal {
+namespace {
+
+// Size of a piece. A parcel fits into one frame (rpc/frame.h), and several are under way at once.
+constexpr int64_t kPieceBytes = 1008 << 10;
+// Segments are cut into several pieces, so that steps overlap, but not into smaller ones than this.
+constexpr int64_t kSmallestPieceBytes = 256 << 10;
+constexpr int64_t kPiecesToOverlap = 4;
+// Tensors are exchanged directly if a rank sends no more than this, to no more ranks than this.
+constexpr int64_t kDirectBytes = 1 << 20;
+constexpr int kDirectRanks = 4;
+// Other tensors are combined by doubling up to this size (docs/scale.md).
+constexpr int64_t kDoublingBytes = 1 << 20;
+// Segments begin at multiples of this number of elements, for the sake of vector instructions.
+constexpr int64_t kSegmentAlignment = 64;
+
+int64_t divide_up(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// The cut of a tensor of one dimension into segments and pieces. All segments have the same number
+// of pieces; those beyond the end of the tensor are empty.
+struct RingLayout {
+  // Cuts a tensor into `segments` segments of `stride` elements, of which the last may be shorter.
+  RingLayout(const at::Tensor& tensor, int64_t stride) : stride(stride) {
+    const int64_t bytes = stride * static_cast<int64_t>(tensor.element_size());
+    const int64_t wanted = std::min(kPiecesToOverlap, bytes / kSmallestPieceBytes);
+    pieces = std::max({divide_up(bytes, kPieceBytes), wanted, int64_t{1}});
+    piece_stride = divide_up(stride, pieces);
+  }
+
+  // Returns a piece of a segment of a tensor.
+  at::Tensor piece(const at::Tensor& tensor, int64_t segment, int64_t piece) const {
+    const int64_t first = segment * stride;
+    const int64_t begin = std::min(first + piece * piece_stride, tensor.numel());
+    const int64_t end =
+        std::min({first + (piece + 1) * piece_stride, first + stride, tensor.numel()});
+    return tensor.narrow(0, begin, std::max(end - begin, int64_t{0}));
+  }
+
+  int64_t stride;        // elements of a segment
+  int64_t pieces;        // number of pieces of a segment
+  int64_t piece_stride;  // elements of a piece
+};
+
+class RingEngine final : public CollectiveEngine {
+ public:
+  explicit RingEngine(Group& group) : group_(group), sender_(group) {}
+
+  const char* name() const override { return "ring"; }
+
+  absl::Status run(const CollectiveCall& call) override {
+    const at::NoGradGuard no_grad;
+    absl::Status result;
+    const absl::Status thrown = try_call([&] { result = run_kind(call); });
+    return thrown.ok() ? result : thrown;
+  }
+
+ private:
+  absl::Status run_kind(const CollectiveCall& call);
+  absl::Status all_reduce(RingCall& ring, const CollectiveCall& call);
+  absl::Status exchange_directly(RingCall& ring, const CollectiveCall& call);
+  absl::Status double_recursively(RingCall& ring, const CollectiveCall& call);
+  absl::Status pass_around(RingCall& ring, const CollectiveCall& call, const RingLayout& layout,
+                           int first_step, int end_step);
+  absl::Status broadcast(RingCall& ring, const CollectiveCall& call);
+  absl::Status all_to_all(RingCall& ring, const CollectiveCall& call);
+  absl::Status barrier(RingCall& ring);
+
+  Group& group_;
+  ParcelSender sender_;
+};
+
+absl::Status RingEngine::run_kind(const CollectiveCall& call) {
+  if (const absl::Status failure = group_.failure(); !failure.ok()) return failure;
+  const int size = group_.size();
+  if (size == 1) {
+    if (call.output.defined() && !call.output.is_same(call.input)) {
+      call.output.view(-1).copy_(call.input.view(-1));
+    }
+    return absl::OkStatus();
+  }
+  RingCall ring(group_, sender_, call);
+  switch (call.kind) {
+    case CollectiveKind::kAllReduce:
+      return all_reduce(ring, call);
+    case CollectiveKind::kReduceScatter:
+      return pass_around(ring, call, RingLayout(call.input, call.output.numel()), 0, size - 1);
+    case CollectiveKind::kAllGather: {
+      const RingLayout layout(call.output, call.input.numel());
+      call.output.view(-1)
+          .narrow(0, layout.stride * group_.rank(), layout.stride)
+          .copy_(call.input.view(-1));
+      return pass_around(ring, call, layout, size - 1, 2 * size - 2);
+    }
+    case CollectiveKind::kBroadcast:
+      return broadcast(ring, call);
+    case CollectiveKind::kAllToAll:
+      return all_to_all(ring, call);
+    case CollectiveKind::kBarrier:
+      return barrier(ring);
+  }
+  return make_status(ErrorCode::kInternal, "the ring has no such call");
+}
+
+absl::Status RingEngine::all_reduce(RingCall& ring, const CollectiveCall& call) {
+  const int64_t bytes = static_cast<int64_t>(call.output.nbytes());
+  const int size = ring.size();
+  if (size <= kDirectRanks && bytes * (size - 1) <= kDirectBytes) {
+    return exchange_directly(ring, call);
+  }
+  if (bytes <= kDoublingBytes) return double_recursively(ring, call);
+  const int64_t stride =
+      divide_up(divide_up(call.output.numel(), size), kSegmentAlignment) * kSegmentAlignment;
+  return pass_around(ring, call, RingLayout(call.output, stride), 0, 2 * size - 2);
+}
+
+// Every rank sends its values to all others, and combines all of them in the order of the ranks.
+absl::Status RingEngine::exchange_directly(RingCall& ring, const CollectiveCall& call) {
+  const at::Tensor values = call.output.view(-1);
+  const at::Tensor own = values.clone();
+  std::vector<int> missing;
+  for (int i = 1; i < ring.size(); ++i) {
+    missing.push_back((ring.rank() + i) % ring.size());
+    ring.send(missing.back(), 0, own);
+  }
+  std::vector<Parcel> received(ring.size());
+  while (!missing.empty()) {
+    TRIREME_ASSIGN_OR_RETURN(Parcel parcel, ring.next(missing));
+    if (parcel.slot != 0 || std::erase(missing, parcel.from) == 0 ||
+        !payload_fits(parcel, values)) {
+      return ring.unexpected(parcel);
+    }
+    received[parcel.from] = std::move(parcel);
+  }
+  // The first two values are combined in either order, which gives the same.
+  if (ring.rank() > 1) copy_payload(received[0], values);
+  combine_payload(call.reduction, values, received[ring.rank() == 1 ? 0 : 1], values);
+  for (int rank = 2; rank < ring.size(); ++rank) {
+    if (rank == ring.rank()) {
+      combine(call.reduction, values, own, values);
+    } else {
+      combine_payload(call.reduction, values, received[rank], values);
+    }
+  }
+  finish_mean(call.reduction, values, ring.size());
+  return absl::OkStatus();
+}
+
+// Ranks combine their values in pairs at a distance of 1, 2, 4, … until each has the values of all.
+// If the number of ranks is not a power of two, the ranks beyond the largest one give their values
+// to a rank below it before, and get the result from it afterwards.
+absl::Status RingEngine::double_recursively(RingCall& ring, const CollectiveCall& call) {
+  constexpr uint32_t kGive = 1, kResult = 2, kFirstRound = 3;
+  const at::Tensor values = call.output.view(-1);
+  const auto take_values = [&](int from, uint32_t slot, bool result) -> absl::Status {
+    TRIREME_ASSIGN_OR_RETURN(const Parcel parcel, ring.take(from, slot));
+    if (!payload_fits(parcel, values)) return ring.unexpected(parcel);
+    if (result) {
+      copy_payload(parcel, values);
+    } else {
+      combine_payload(call.reduction, values, parcel, values);
+    }
+    return absl::OkStatus();
+  };
+  const int rank = ring.rank();
+  const int paired = static_cast<int>(std::bit_floor(static_cast<unsigned>(ring.size())));
+  const bool has_guest = rank + paired < ring.size();
+  ring.send(ring.right(), 0, {});
+  if (rank >= paired) {
+    ring.send(rank - paired, kGive, values.clone());
+    TRIREME_RETURN_IF_ERROR(take_values(rank - paired, kResult, /*result=*/true));
+  } else {
+    if (has_guest) TRIREME_RETURN_IF_ERROR(take_values(rank + paired, kGive, false));
+    uint32_t slot = kFirstRound;
+    for (int distance = 1; distance < paired; distance *= 2, ++slot) {
+      ring.send(rank ^ distance, slot, values.clone());
+      TRIREME_RETURN_IF_ERROR(take_values(rank ^ distance, slot, false));
+    }
+    finish_mean(call.reduction, values, ring.size());
+    if (has_guest) ring.send(rank + paired, kResult, values.clone());
+  }
+  return ring.take(ring.left(), 0).status();
+}
+
+// Carries out the steps from `first_step` to before `end_step` of the ring.
+absl::Status RingEngine::pass_around(RingCall& ring, const CollectiveCall& call,
+                                     const RingLayout& layout, int first_step, int end_step) {
+  const int size = ring.size();
+  const at::Tensor output = call.output.view(-1);
+  const bool scatters = call.kind == CollectiveKind::kReduceScatter;
+  const at::Tensor own = scatters ? call.input.view(-1) : output;
+  const std::vector<int> neighbours = {ring.left(), ring.right()};
+
+  const int first_segment = (ring.rank() - 1 - first_step + 2 * size) % size;
+  for (int64_t piece = 0; piece < layout.pieces; ++piece) {
+    ring.enqueue(ring.right(), piece, layout.piece(own, first_segment, piece));
+  }
+  const int64_t parcels = layout.pieces * (end_step - first_step);
+  for (int64_t i = 0; i < parcels; ++i) {
+    TRIREME_ASSIGN_OR_RETURN(const Parcel parcel, ring.next(neighbours));
+    if (parcel.slot >= parcels) return ring.unexpected(parcel);
+    const int step = first_step + static_cast<int>(parcel.slot / layout.pieces);
+    const int64_t piece = parcel.slot % layout.pieces;
+    const int segment = (ring.rank() - 2 - step + 4 * size) % size;
+    at::Tensor value = layout.piece(own, segment, piece);
+    if (parcel.from != ring.left() || !payload_fits(parcel, value)) {
+      return ring.unexpected(parcel);
+    }
+    if (step >= size - 1) {
+      copy_payload(parcel, value);
+    } else {
+      const at::Tensor values = value;
+      if (scatters) {  // The input stays as it is.
+        value = step == size - 2 ? layout.piece(output, 0, piece)
+                                 : BufferPool::shared().empty(values.sizes(), values.scalar_type());
+      }
+      combine_payload(call.reduction, values, parcel, value);
+      if (step == size - 2) finish_mean(call.reduction, value, size);
+    }
+    if (step + 1 < end_step) {
+      ring.enqueue(ring.right(), parcel.slot + layout.pieces, value, /*urgent=*/true);
+    }
+  }
+  return ring.flush();
+}
+
+// The root's pieces are sent on from rank to rank. They begin with slot 1.
+absl::Status RingEngine::broadcast(RingCall& ring, const CollectiveCall& call) {
+  const at::Tensor values = call.output.view(-1);
+  const RingLayout layout(values, values.numel());
+  const bool is_root = ring.rank() == call.root;
+  const bool is_last = ring.right() == call.root;
+  ring.send(ring.right(), 0, {});
+  for (int64_t piece = 0; is_root && piece < layout.pieces; ++piece) {
+    ring.enqueue(ring.right(), 1 + piece, layout.piece(values, 0, piece));
+  }
+  const int64_t parcels = is_root ? 1 : 1 + layout.pieces;
+  for (int64_t i = 0; i < parcels; ++i) {
+    TRIREME_ASSIGN_OR_RETURN(const Parcel parcel, ring.next({ring.left(), ring.right()}));
+    if (parcel.from != ring.left() || parcel.slot >= parcels) return ring.unexpected(parcel);
+    if (parcel.slot == 0) continue;
+    const at::Tensor place = layout.piece(values, 0, parcel.slot - 1);
+    if (!payload_fits(parcel, place)) return ring.unexpected(parcel);
+    copy_payload(parcel, place);
+    if (!is_last) ring.enqueue(ring.right(), parcel.slot, place);
+  }
+  return ring.flush();
+}
+
+// Every rank sends its parts to the ranks that they are for, and begins with its right neighbour,
+// so that the ranks do not all send to the same one.
+absl::Status RingEngine::all_to_all(RingCall& ring, const CollectiveCall& call) {
+  const int size = ring.size();
+  const at::Tensor input = call.input.view(-1);
+  const at::Tensor output = call.output.view(-1);
+  const RingLayout layout(input, input.numel() / size);
+  for (int64_t piece = 0; piece < layout.pieces; ++piece) {
+    for (int i = 1; i < size; ++i) {
+      const int to = (ring.rank() + i) % size;
+      ring.enqueue(to, piece, layout.piece(input, to, piece));
+    }
+    layout.piece(output, ring.rank(), piece).copy_(layout.piece(input, ring.rank(), piece));
+  }
+  std::vector<int64_t> left(size, layout.pieces);  // number of parcels to come, by sender
+  left[ring.rank()] = 0;
+  for (int64_t i = 0; i < layout.pieces * (size - 1); ++i) {
+    std::vector<int> missing;
+    for (int rank = 0; rank < size; ++rank) {
+      if (left[rank] > 0) missing.push_back(rank);
+    }
+    TRIREME_ASSIGN_OR_RETURN(const Parcel parcel, ring.next(missing));
+    const at::Tensor place = layout.piece(output, parcel.from, parcel.slot % layout.pieces);
+    if (parcel.slot >= layout.pieces || left[parcel.from]-- == 0 || !payload_fits(parcel, place)) {
+      return ring.unexpected(parcel);
+    }
+    copy_payload(parcel, place);
+  }
+  return ring.flush();
+}
+
+// In round k each rank tells the rank at a distance of 2^k that it has heard, directly or through
+// others, of the 2^k ranks before it. After the last round it has heard of all.
+absl::Status RingEngine::barrier(RingCall& ring) {
+  uint32_t round = 0;
+  for (int distance = 1; distance < ring.size(); distance *= 2, ++round) {
+    ring.send((ring.rank() + distance) % ring.size(), round, {});
+    const int from = (ring.rank() - distance + ring.size()) % ring.size();
+    TRIREME_RETURN_IF_ERROR(ring.take(from, round).status());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CollectiveEngine>> make_ring_engine(Group& group, Time) {
+  return std::make_unique<RingEngine>(group);
+}
+
+}  // namespace trireme::internal
