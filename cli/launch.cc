@@ -35,13 +35,16 @@ constexpr char kLaunchFooter[] = R"(
 Examples:
   trireme launch --workers 3 --ps 2 -- ./train --epochs 5
   trireme launch --workers 2 --same-binary -- ./train
+  trireme launch --workers 4 --mirrored -- ./train
   trireme launch --workers 3 --ps 2 --restart --grace 60 -- ./train
   trireme launch --workers 3 --ps 2 -- trireme status
 
 Starts a `trireme server` for each task on a free port of this machine, waits until all of them
 answer, and runs the program as the chief. The program finds the cluster in TF_CONFIG, as on a real
 cluster. With --same-binary the program itself runs in every role; tr::resolve() tells it when to
-serve.
+serve. With --mirrored the program runs as each worker, for tr::MultiWorkerMirroredStrategy; there is
+no server and no chief, and what follows about the program is about worker 0. The other workers get
+SIGTERM when worker 0 has ended after a signal, and otherwise --grace seconds after it has ended.
 
 Each line of a server's output is prefixed with its task, for example [worker/0]. The program's own
 output is not changed. When the program ends, or on Ctrl-C or SIGTERM, everything is stopped. The exit
@@ -62,7 +65,7 @@ struct LaunchFlags {
   int workers = 1, ps = 0;
   std::string devices, checkpoint_root, data_root, certs, log_level = "info";
   double timeout = 60, grace = 10, restart_delay = 1;
-  bool same_binary = false, restart = false;
+  bool same_binary = false, mirrored = false, restart = false;
 };
 
 void check(const LaunchFlags& options, const std::vector<std::string>& program) {
@@ -75,6 +78,11 @@ void check(const LaunchFlags& options, const std::vector<std::string>& program) 
       refuse(absl::StrCat(flag, "=", count, " is not a valid number of tasks; give 0 to ",
                           kMostTasks));
     }
+  }
+  if (options.mirrored && (options.ps > 0 || options.workers == 0 || !options.devices.empty())) {
+    refuse(
+        "--mirrored needs workers, and cannot be used with --ps or --devices: the program runs as "
+        "each worker, and chooses its devices in MultiWorkerMirroredStrategyOptions");
   }
   if (options.workers + options.ps == 0) {
     refuse("--workers=0 --ps=0 is not a valid cluster; give at least one task");
@@ -98,7 +106,7 @@ void check(const LaunchFlags& options, const std::vector<std::string>& program) 
 
 std::vector<std::string> server_command(const LaunchFlags& options,
                                         const std::vector<std::string>& program) {
-  if (options.same_binary) return program;
+  if (options.same_binary || options.mirrored) return program;
   std::vector<std::string> command = {"/proc/self/exe", "server", "--log-level", options.log_level};
   char path[4096];
   const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
@@ -207,12 +215,20 @@ int launch(const LaunchFlags& options, const std::vector<std::string>& program) 
   if (!options.certs.empty()) {
     throw_if_error(write_certificates(options.certs, cluster.spec()).status());
   }
-  cluster.start(server_command(options, program));
-  if (!cluster.wait_until_up(limit, client_credentials(options.certs), signals.token()))
+  const TaskId self = options.mirrored ? TaskId{"worker", 0} : TaskId{"chief", 0};
+  if (options.mirrored) cluster.expect_programs();
+  cluster.start(server_command(options, program), self);
+  if (!options.mirrored &&
+      !cluster.wait_until_up(limit, client_credentials(options.certs), signals.token())) {
     return 128 + signals.signal();
+  }
   if (options.restart)
     cluster.restart_servers(seconds_of("--restart-delay", options.restart_delay));
-  const int code = run_until_done(options, program, cluster.tf_config({"chief", 0}), signals);
+  const int code = run_until_done(options, program, cluster.tf_config(self), signals);
+  // Without a signal the other workers end by themselves.
+  if (options.mirrored) {
+    cluster.wait_for_end(after(seconds_of("--grace", options.grace)), signals.token());
+  }
   cluster.stop();
   return code;
 }
@@ -243,6 +259,8 @@ void add_launch_command(CLI::App& app, Invocation& invocation) {
       ->type_name("DIR");
   command->add_flag("--same-binary", options->same_binary,
                     "Run the program in every role instead of `trireme server`");
+  command->add_flag("--mirrored", options->mirrored,
+                    "Run the program as each worker, without servers and a chief");
   command->add_flag("--restart", options->restart,
                     "Start servers that end, and a program that fails or is killed, again");
   command

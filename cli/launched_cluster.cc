@@ -64,9 +64,16 @@ std::string LaunchedCluster::tf_config(const TaskId& task) const {
       .dump();
 }
 
-void LaunchedCluster::start(const std::vector<std::string>& command) {
+void LaunchedCluster::expect_programs() {
+  MutexLock lock(mutex_);
+  programs_ = up_ = true;
+}
+
+void LaunchedCluster::start(const std::vector<std::string>& command,
+                            const std::optional<TaskId>& except) {
   command_ = command;
   for (const TaskId& task : spec_.all_tasks()) {
+    if (task == except) continue;
     {
       MutexLock lock(mutex_);
       members_[task].begin = Clock::real().now();
@@ -135,7 +142,10 @@ void LaunchedCluster::fail(const TaskId& task, const std::string& what) {
 void LaunchedCluster::restart_servers(Duration first_delay) {
   {
     MutexLock lock(mutex_);
-    for (auto& [task, member] : members_) member.policy.emplace(first_delay);
+    for (auto& [task, member] : members_) {
+      const bool done = programs_ && member.ended && member.ended->ok();
+      if (!done) member.policy.emplace(first_delay);
+    }
   }
   restarter_ = std::thread([this] {
     set_thread_name("trireme-restart");
@@ -192,23 +202,47 @@ void LaunchedCluster::decide(const TaskId& task, Member& member) {
                                         " times in a short time and is not started again")));
 }
 
-void LaunchedCluster::stop() {
+std::map<TaskId, Subprocess*> LaunchedCluster::processes() {
   std::map<TaskId, Subprocess*> processes;
+  MutexLock lock(mutex_);
+  for (const auto& [task, member] : members_) {
+    if (member.process) processes[task] = member.process.get();
+  }
+  return processes;
+}
+
+void LaunchedCluster::stop_restarting() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
   }
   if (restarter_.joinable()) restarter_.join();
-  {
+}
+
+void LaunchedCluster::wait_for_end(Time deadline, std::stop_token stop) {
+  stop_restarting();
+  // The lock makes sure that a waiter that saw no stop is asleep by now.
+  const std::stop_callback on_stop(stop, [this] {
     MutexLock lock(mutex_);
-    for (const auto& [task, member] : members_) {
-      if (member.process) processes[task] = member.process.get();
-    }
+    changed_.notify_all();
+  });
+  MutexLock lock(mutex_);
+  while (!stop.stop_requested() && !all_ended() && changed_.wait_until(mutex_, deadline)) {
   }
-  for (const auto& [task, process] : processes) process->send_signal(SIGTERM);
+}
+
+bool LaunchedCluster::all_ended() const {
+  return std::ranges::all_of(members_,
+                             [](const auto& entry) { return entry.second.ended.has_value(); });
+}
+
+void LaunchedCluster::stop() {
+  stop_restarting();
+  const std::map<TaskId, Subprocess*> all = processes();
+  for (const auto& [task, process] : all) process->send_signal(SIGTERM);
   const Time deadline = after(kStopLimit);
-  for (const auto& [task, process] : processes) {
+  for (const auto& [task, process] : all) {
     if (process->wait(deadline)) continue;
     say(absl::StrCat(task.to_string(), " (pid ", process->pid(), ") did not stop within ",
                      format_duration(kStopLimit), " and is killed"));
@@ -228,19 +262,21 @@ void LaunchedCluster::on_line(const TaskId& task, int fd, const std::string& lin
 }
 
 void LaunchedCluster::on_exit(const TaskId& task, const ExitStatus& status) {
-  bool warn = false;
+  bool warn = false, trains = false;
   {
     MutexLock lock(mutex_);
     Member& member = members_[task];
     member.ended = status;
     member.end = Clock::real().now();
+    trains = programs_;
+    if (trains && status.ok()) member.policy.reset();  // it is done
     // A server that exits with code 0 was told that the job has ended.
     warn = up_ && !stopping_ && !status.ok() && !member.policy;
     changed_.notify_all();
   }
   if (warn) {
     say(absl::StrCat("warning: ", task.to_string(), " has ended early: ", status.to_string(),
-                     "; the other tasks continue without it"));
+                     trains ? "" : "; the other tasks continue without it"));
   }
   one_ended_.request_stop();
 }

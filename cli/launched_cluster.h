@@ -31,14 +31,20 @@ class LaunchedCluster {
   // Returns the TF_CONFIG for the process of a task.
   std::string tf_config(const TaskId& task) const;
 
-  // Runs the command once for each task.
-  void start(const std::vector<std::string>& command);
+  // Runs the command once for each task, or for each but one, which the caller runs itself.
+  void start(const std::vector<std::string>& command, const std::optional<TaskId>& except = {});
   // Waits until every task answers. Throws Error, with the task and its last lines, if one ends
   // before that or does not answer in time. Returns false if `stop` is requested first.
   bool wait_until_up(Duration limit, const Credentials& credentials, std::stop_token stop);
   // Starts servers that end from now on again, until stop(): see RestartPolicy. Must be called at
   // most once, when all tasks are up.
   void restart_servers(Duration first_delay);
+  // Regards the tasks as programs that train: wait_until_up() is not needed, and one that exits
+  // with code 0 is not started again. Must be called before start().
+  void expect_programs();
+  // Starts no task again, and blocks until all of them have ended, at most until the deadline or
+  // until `stop` is requested.
+  void wait_for_end(Time deadline, std::stop_token stop);
   // Sends SIGTERM to the servers and waits for them; kills those that do not stop in time.
   void stop();
 
@@ -54,6 +60,10 @@ class LaunchedCluster {
   };
 
   std::vector<std::string> reserve(int count);
+  // Returns the processes of all tasks. Valid once none is started again.
+  std::map<TaskId, Subprocess*> processes();
+  void stop_restarting();
+  bool all_ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Runs the command as a task, whose member must exist.
   absl::StatusOr<std::unique_ptr<Subprocess>> start_task(const TaskId& task);
   // Starts servers again when they are due. Runs on `restarter_`.
@@ -73,7 +83,8 @@ class LaunchedCluster {
   std::map<TaskId, Member> members_ ABSL_GUARDED_BY(mutex_);
   bool up_ ABSL_GUARDED_BY(mutex_) = false;  // True once all servers have answered.
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  CondVar changed_;  // Notified when a server ends, and by stop().
+  bool programs_ ABSL_GUARDED_BY(mutex_) = false;  // True if the tasks end by themselves.
+  CondVar changed_;                                // Notified when a server ends, and by a stop.
 
   std::thread restarter_;
 };

@@ -1,10 +1,12 @@
 // A client program for tests that kill it, and the tasks of its cluster: a fit() with
 // BackupAndRestore.
 //
-//   fit_client learn FOLDER EPOCHS STEPS STEPS_PER_EXECUTION
-//   fit_client count FOLDER EPOCHS STEPS STEPS_PER_EXECUTION
+//   fit_client learn FOLDER EPOCHS STEPS STEPS_PER_EXECUTION [--strategy NAME]
+//   fit_client count FOLDER EPOCHS STEPS STEPS_PER_EXECUTION [--strategy NAME]
 //
-// Uses the parameter servers of TF_CONFIG, or the default strategy without one. "learn" has
+// Uses the parameter servers of TF_CONFIG, or the default strategy without them, unless a strategy
+// is named. The strategy "mirrored" has two replicas, on logical CPUs. Under
+// "multi_worker_mirrored" each worker of TF_CONFIG is a process of this program. "learn" has
 // callbacks whose decisions depend on what they have seen. It writes the last weights to
 // FOLDER/last.safetensors, the best ones to FOLDER/best.safetensors and the history to
 // FOLDER/history.json. "count" has weights that count the steps, and the steps that have used each
@@ -25,6 +27,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "trireme/cluster/flags.h"
 #include "trireme/distribute/strategy.h"
@@ -160,16 +163,19 @@ void count(const Arguments& arguments, const tr::Strategy& strategy) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 6) return 2;
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   std::printf("client %d\n", getpid());
   at::set_num_threads(1);
-  const Arguments arguments{argv[1], argv[2], std::stol(argv[3]), std::stol(argv[4]),
-                            std::stoi(argv[5])};
   try {
+    const tr::Flags flags(argc, argv);
+    const std::vector<std::string>& rest = flags.rest();
+    if (rest.size() != 5) return 2;
+    const Arguments arguments{rest[0], rest[1], std::stol(rest[2]), std::stol(rest[3]),
+                              std::stoi(rest[4])};
     torch::manual_seed(1);
     tr::set_seed(7);
-    const tr::Strategy strategy = tr::make_strategy(tr::resolve(tr::Flags()), "");
+    const tr::Strategy strategy = tr::make_strategy(
+        tr::resolve(flags), flags.strategy(), {.mirrored = {.devices = {"/cpu:0", "/cpu:1"}}});
     arguments.mode == "learn" ? learn(arguments, strategy) : count(arguments, strategy);
     std::puts("done");
   } catch (const tr::Error& error) {

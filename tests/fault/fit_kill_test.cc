@@ -24,6 +24,7 @@
 #include "trireme/base/files.h"
 #include "trireme/base/status.h"
 #include "trireme/checkpoint/checkpoint_directory.h"
+#include "trireme/rpc/port_reservation.h"
 #include "trireme/rpc/temporary_folder.h"
 #include "trireme/testing/setting.h"
 #include "trireme/testing/wait_until.h"
@@ -89,12 +90,14 @@ class FitKills : public testing::Test {
  protected:
   // Returns the words of the client program.
   std::vector<std::string> client(const std::string& folder) const {
-    return {built_program("fit_client"),
-            mode_,
-            folder,
-            absl::StrCat(epochs_),
-            absl::StrCat(steps_),
-            absl::StrCat(steps_per_execution_)};
+    std::vector<std::string> words = {built_program("fit_client"),
+                                      mode_,
+                                      folder,
+                                      absl::StrCat(epochs_),
+                                      absl::StrCat(steps_),
+                                      absl::StrCat(steps_per_execution_)};
+    if (!strategy_.empty()) words.insert(words.end(), {"--strategy", strategy_});
+    return words;
   }
   // Returns the command that runs the client with a cluster.
   SubprocessOptions launched(const std::string& folder, int workers, int ps) const {
@@ -116,8 +119,8 @@ class FitKills : public testing::Test {
   static void allow_end(const TemporaryFolder& folder) {
     std::ofstream(folder.path() + "/last_epoch");
   }
-  // Kills the last process whose id follows `victim` in the output, once it runs.
-  static void kill_last(RunningCommand& run, const std::string& victim) {
+  // Sends a signal to the last process whose id follows `victim` in the output, once it runs.
+  static void kill_last(RunningCommand& run, const std::string& victim, int signal = SIGKILL) {
     std::optional<pid_t> pid;
     // It may have ended by itself because of the kill before.
     ASSERT_TRUE(wait_until(
@@ -127,7 +130,7 @@ class FitKills : public testing::Test {
         },
         kLimit))
         << run.text();
-    kill(*pid, SIGKILL);
+    kill(*pid, signal);
   }
   // Kills one victim after the other at random moments, and lets the run end then.
   void kill_at_random(RunningCommand& run, const TemporaryFolder& folder,
@@ -163,7 +166,7 @@ class FitKills : public testing::Test {
   milliseconds up_to(int64_t most) { return milliseconds(random_() % most); }
 
   std::mt19937 random_{static_cast<uint32_t>(kFitSeed)};
-  std::string mode_ = "learn";
+  std::string mode_ = "learn", strategy_;
   int64_t epochs_ = 2 + 3 * kFitKills, steps_ = 0, steps_per_execution_ = 5;
 };
 
@@ -192,6 +195,78 @@ TEST_F(FitKills, InOneProcessEndsAsIfItWereNotKilled) {
   auto last = run(folder);
   EXPECT_TRUE(ends_well(*last)) << last->text();
   EXPECT_TRUE(ends_well(*whole)) << whole->text();
+  expect_same(folder, undisturbed);
+}
+
+// The launcher gets no signal. It starts the program again because of its exit code.
+TEST_F(FitKills, BySigtermUnderMirroredStrategyLoseNoStep) {
+  strategy_ = "mirrored";
+  steps_ = 200;
+  epochs_ = 5;
+  const TemporaryFolder undisturbed, folder;
+  allow_end(undisturbed);
+  RunningCommand whole({.argv = client(undisturbed.path()), .null_stdin = true});
+  RunningCommand run(launched(folder.path(), 1, 0));
+  ASSERT_TRUE(wait_until([&] { return newest_step(folder) >= steps_; }, kLimit)) << run.text();
+  ASSERT_NO_FATAL_FAILURE(kill_last(run, "client ", SIGTERM));
+  allow_end(folder);
+  const std::string saved =
+      run.wait_for("fit\\(\\) has saved step ([0-9]+) to .* exits with code 143\n");
+  run.wait_for("the program has ended: exit code 143; it is started again in");
+  EXPECT_EQ(run.wait_for("fit\\(\\) continues at .* and ([0-9]+) steps in all"), saved);
+  EXPECT_TRUE(ends_well(run)) << run.text();
+  EXPECT_TRUE(ends_well(whole)) << whole.text();
+  expect_same(folder, undisturbed);
+}
+
+// Two workers that train together. SIGTERM at one of them lets both save one step and exit. Later
+// both are killed, and nothing is saved then.
+TEST_F(FitKills, OfWorkersThatTrainTogetherLoseNoStep) {
+  strategy_ = "multi_worker_mirrored";
+  steps_ = 100;
+  epochs_ = 4;
+  const TemporaryFolder undisturbed, folder;
+  allow_end(undisturbed);
+  const PortReservation first = value_or_throw(PortReservation::make());
+  const PortReservation second = value_or_throw(PortReservation::make());
+  using Workers = std::vector<std::unique_ptr<RunningCommand>>;
+  const auto run = [&](const TemporaryFolder& where) {
+    Workers workers;
+    for (int i = 0; i < 2; ++i) {
+      const std::string config =
+          absl::StrCat(R"({"cluster": {"worker": [")", first.address(), R"(", ")", second.address(),
+                       R"("]}, "task": {"type": "worker", "index": )", i, "}}");
+      workers.push_back(
+          std::make_unique<RunningCommand>(SubprocessOptions{.argv = client(where.path()),
+                                                             .environment = {{"TF_CONFIG", config}},
+                                                             .null_stdin = true}));
+    }
+    return workers;
+  };
+  const auto expect_end = [](const Workers& workers) {
+    for (const auto& worker : workers) EXPECT_TRUE(ends_well(*worker)) << worker->text();
+  };
+  expect_end(run(undisturbed));
+
+  Workers workers = run(folder);
+  const auto reaches = [&](int64_t step) {
+    return wait_until([&] { return newest_step(folder) >= step; }, kLimit);
+  };
+  ASSERT_TRUE(reaches(steps_)) << workers[0]->text() << workers[1]->text();
+  workers[1]->process().send_signal(SIGTERM);
+  allow_end(folder);  // it may wait in the last epoch already
+  for (const auto& worker : workers) {
+    EXPECT_EQ(worker->wait(), (ExitStatus{.code = 143})) << worker->text();
+  }
+  const std::string saved = workers[0]->wait_for("fit\\(\\) has saved step ([0-9]+) to ");
+  EXPECT_EQ(absl::StrCat(newest_step(folder)), saved);
+
+  workers = run(folder);
+  EXPECT_EQ(workers[0]->wait_for("fit\\(\\) continues at .* and ([0-9]+) steps in all"), saved);
+  ASSERT_TRUE(reaches(std::stol(saved) + 1)) << workers[0]->text() << workers[1]->text();
+  for (const auto& worker : workers) worker->process().send_signal(SIGKILL);
+  for (const auto& worker : workers) worker->wait();
+  expect_end(run(folder));
   expect_same(folder, undisturbed);
 }
 

@@ -324,6 +324,40 @@ TEST(MirroredExample, TrainsAsOneDeviceDoes) {
               testing::Pointwise(testing::DoubleNear(0.0005), numbers_after("loss: ", alone)));
 }
 
+// Every batch is that of all workers together, so two workers train as one process does.
+TEST(MultiWorkerMirroredExample, TrainsOnTwoWorkersAsInOneProcess) {
+  const CompletedProcess done = run_trireme(
+      {"launch", "--workers", "2", "--mirrored", "--", example("multi_worker_mirrored")});
+  EXPECT_TRUE(done.status.ok()) << done.stderr_text;
+  ASSERT_NE(shown("multi_worker_mirrored"), "");
+  EXPECT_EQ(without_numbers(done.stdout_text), without_numbers(shown("multi_worker_mirrored")));
+  const std::vector<double> losses = numbers_after("loss: ", done.stdout_text);
+  EXPECT_EQ(losses.size(), 5u);
+  EXPECT_THAT(losses,
+              testing::Pointwise(testing::DoubleNear(0.0005),
+                                 numbers_after("loss: ", printed("multi_worker_mirrored", {}))));
+}
+
+// Worker 0 has a namespace for process ids, like a container, so that it shares no memory with the
+// others.
+TEST(MultiWorkerMirroredExample, TrainsOnTwoHostsAsInOneProcess) {
+  const std::string enter = "unshare --pid --fork --mount-proc --kill-child ";
+  const CompletedProcess entered = value_or_throw(
+      run_process({.argv = {"sh", "-c", enter + "true"}, .null_stdin = true}, after(kLimit)));
+  if (!entered.status.ok()) GTEST_SKIP() << "the test needs namespaces (root or CAP_SYS_ADMIN)";
+  const std::string start =
+      "case \"$TF_CONFIG\" in *'\"index\":0'*) exec " + enter + "\"$0\";; esac; exec \"$0\"";
+  const CompletedProcess done = run_trireme({"launch", "--workers", "3", "--mirrored", "--", "sh",
+                                             "-c", start, example("multi_worker_mirrored")});
+  EXPECT_TRUE(done.status.ok()) << done.stderr_text;
+  EXPECT_THAT(done.stderr_text, HasSubstr("collectives use a hierarchy: 2 hosts, 3 ranks"));
+  const std::vector<double> losses = numbers_after("loss: ", done.stdout_text);
+  EXPECT_EQ(losses.size(), 5u);
+  EXPECT_THAT(losses,
+              testing::Pointwise(testing::DoubleNear(0.0005),
+                                 numbers_after("loss: ", printed("multi_worker_mirrored", {}))));
+}
+
 TEST(CentralStorageExample, PrintsWhatItsPageShowsExceptForNumbers) {
   const std::string output = printed("central_storage", {});
   EXPECT_EQ(without_numbers(output), without_numbers(shown("central_storage")));
@@ -361,7 +395,8 @@ TEST_P(Excerpts, AreInTheProgramsThatThePageNames) {
 
 INSTANTIATE_TEST_SUITE_P(All, Excerpts,
                          testing::Values("fit.md", "coming_from_tensorflow.md",
-                                         "coming_from_pytorch.md", "mirrored.md"),
+                                         "coming_from_pytorch.md", "mirrored.md",
+                                         "multi_worker.md"),
                          [](const auto& info) {
                            return info.param.substr(0, info.param.size() - 3);
                          });

@@ -160,6 +160,41 @@ TEST(Launch, TheGraceTimeLimitsAProgramThatIgnoresSigterm) {
   EXPECT_THAT(command.text(), HasSubstr("has not ended; sending SIGKILL\n"));
 }
 
+TEST(LaunchMirrored, ASignalEndsAllWorkersWithoutAWait) {
+  RunningCommand command(trireme_command({"launch", "--workers", "3", "--mirrored", "--grace",
+                                          "1000", "--", "sh", "-c", "echo pid $$; sleep 1000"}));
+  std::vector<pid_t> pids = {std::stoi(command.wait_for("(?:^|\n)pid ([0-9]+)\n"))};
+  for (const std::string task : {"worker/1", "worker/2"}) {
+    pids.push_back(std::stoi(command.wait_for("\\[" + task + "\\] pid ([0-9]+)\n")));
+  }
+  command.process().send_signal(SIGTERM);
+  EXPECT_EQ(command.wait(), (ExitStatus{.code = 143})) << command.text();
+  expect_all_end(pids);
+}
+
+TEST(LaunchMirrored, ASignalEndsTheWaitForTheOtherWorkers) {
+  // Worker 0 ends at once, and worker 1 does not.
+  RunningCommand command(trireme_command(
+      {"launch", "--workers", "2", "--mirrored", "--grace", "1000", "--", "sh", "-c",
+       "case \"$TF_CONFIG\" in *'\"index\":0'*) echo first is $$;; *) echo other is $$; sleep "
+       "1000;; esac"}));
+  const pid_t other = std::stoi(command.wait_for("other is ([0-9]+)\n"));
+  const pid_t first = std::stoi(command.wait_for("first is ([0-9]+)\n"));
+  ASSERT_TRUE(ends(first));
+  command.process().send_signal(SIGTERM);
+  EXPECT_EQ(command.wait(), (ExitStatus{.code = 0})) << command.text();
+  EXPECT_TRUE(ends(other));
+}
+
+TEST(LaunchMirrored, AWorkerThatIsDoneIsNotStartedAgain) {
+  // The first workers end before the last ones are started.
+  const CompletedProcess done = run_trireme(
+      {"launch", "--workers", "16", "--mirrored", "--restart", "--restart-delay", "0.001", "--",
+       "sh", "-c", "case \"$TF_CONFIG\" in *'\"index\":0'*) sleep 0.3;; esac"});
+  EXPECT_EQ(done.status.code, 0) << done.stderr_text;
+  EXPECT_EQ(done.stderr_text, "");
+}
+
 TEST(LaunchRestart, StartsTheProgramAgainUntilItSucceeds) {
   const TemporaryFolder folder;
   // Is killed, then fails, then is preempted, and then succeeds.

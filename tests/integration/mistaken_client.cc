@@ -1,5 +1,5 @@
-// A client program of connecting_test. It uses a cluster that the test describes incorrectly on
-// purpose, and prints "ok" or the error.
+// A client program of connecting_test. It prints "begins", uses a cluster that the test describes
+// incorrectly on purpose, and prints "ok" or the error.
 //
 //   mistaken_client session|strategy|coordinator CLUSTER_JSON CERTS TIMEOUT_MS
 #include <torch/types.h>
@@ -46,6 +46,8 @@ int main(int argc, char** argv) {
   if (argc != 5) return 2;
   const std::string what = argv[1], certs = argv[3];
   const std::chrono::milliseconds timeout(std::stoi(argv[4]));
+  std::printf("begins\n");
+  std::fflush(stdout);
   try {
     const auto spec = tr::ClusterSpec::from_json(argv[2]);
     if (what == "session") {

@@ -179,7 +179,7 @@ TEST_F(ClusterMistakes, VariablesOfTwoStrategies) {
                                return loss;
                              }));
   EXPECT_THAT(error_of_closure(coordinator, both, x_).what(),
-              AllOf(StartsWith("function 'both': "), HasSubstr("of two clusters")));
+              AllOf(StartsWith("function 'both': "), HasSubstr("of two strategies")));
 }
 
 // Not a mistake.

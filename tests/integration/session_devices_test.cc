@@ -214,6 +214,25 @@ TEST_F(SessionDevicesTest, UseTheFirstAcceleratorUnlessAnotherDeviceIsNamed) {
                         "/job:worker/task:0/gpu:0, /job:worker/task:0/gpu:1"));
 }
 
+TEST_F(SessionDevicesTest, TasksDrawDifferentNumbersOnDevicesOfOneName) {
+  InProcessTestCluster cluster({.workers = 2, .ps = 0});
+  Session session(cluster.target(kMaster));
+  const auto draw = function("draw",
+                             [] {
+                               std::vector<Tensor> drawn;
+                               for (const char* task : {"0", "1"}) {
+                                 DeviceScope on(std::string("/job:worker/task:") + task + "/gpu:0");
+                                 drawn.push_back(torch::rand({8}));
+                               }
+                               return drawn;
+                             },
+                             {.seed = 7});
+  const std::vector<Tensor> first = session.run(draw);
+  EXPECT_FALSE(torch::equal(first[0], first[1])) << first[0];
+  draw.set_step(0);
+  EXPECT_TRUE(torch::equal(session.run(draw)[0], first[0]));
+}
+
 struct Mlp : torch::nn::Module {
   Mlp() { to(at::kDouble); }
   Tensor forward(const Tensor& x) { return second(torch::tanh(first(x))); }

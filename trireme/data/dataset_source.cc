@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/capture/capture.h"
+#include "trireme/data/dataset_steps.h"
 #include "trireme/function/function.h"
 
 namespace trireme::internal {
@@ -58,7 +59,13 @@ absl::Status DatasetSource::restore(const IteratorPosition& position) {
   TRIREME_RETURN_IF_ERROR(check_skip(*reader_->step(), used.next()));
   reader_ = std::make_unique<ElementReader>(reader_->step(), position.seed);
   used_ = std::move(used);
+  ++restores_;
   return absl::OkStatus();
+}
+
+uint64_t DatasetSource::restores() const {
+  MutexLock lock(mutex_);
+  return restores_;
 }
 
 }  // namespace trireme::internal

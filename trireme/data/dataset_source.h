@@ -35,12 +35,15 @@ class DatasetSource : public ElementSource {
   // Continues from a position of an iterator over the same dataset. No element that was drawn
   // before may be put back after it.
   absl::Status restore(const IteratorPosition& position);
+  // Returns how often restore() has changed the position.
+  uint64_t restores() const;
 
  private:
   const std::string name_;
   mutable Mutex mutex_;
   std::unique_ptr<ElementReader> reader_ ABSL_GUARDED_BY(mutex_);
   UsedNumbers used_ ABSL_GUARDED_BY(mutex_);
+  uint64_t restores_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace trireme::internal

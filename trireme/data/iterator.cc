@@ -56,6 +56,10 @@ void internal::Access<Iterator>::restore(const Iterator& iterator,
   throw_if_error(with_origin(restored, {"", iterator.name()}));
 }
 
+uint64_t internal::Access<Iterator>::restores(const Iterator& iterator) {
+  return dataset_source(iterator).restores();
+}
+
 std::string internal::Access<Iterator>::describe(const Iterator& iterator) {
   return dataset_source(iterator).describe();
 }

@@ -53,6 +53,8 @@ struct internal::Access<Iterator> {
   static IteratorPosition position(const Iterator& iterator);
   // Lets the iterator and its copies continue from a position of an iterator over the same dataset.
   static void restore(const Iterator& iterator, const IteratorPosition& position);
+  // Returns how often restore() has changed the position of the iterator and its copies.
+  static uint64_t restores(const Iterator& iterator);
   // Returns the dataset in readable form.
   static std::string describe(const Iterator& iterator);
 

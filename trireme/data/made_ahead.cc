@@ -15,6 +15,7 @@
 #include "trireme/base/mutex.h"
 #include "trireme/base/status.h"
 #include "trireme/capture/device_request.h"
+#include "trireme/tensor/operator_threads.h"
 
 // The threads draw from the input in turns and number what they draw. Each maps its element without
 // a lock and stores the result under its number; next() takes the results by number. A thread waits
@@ -110,7 +111,7 @@ class MadeAhead : public Stream<Element> {
       for (int i = 0; i < options_.threads; ++i) {
         threads_.emplace_back([this, operator_threads] {
           set_thread_name(options_.thread_name);
-          if (at::get_num_threads() != operator_threads) at::set_num_threads(operator_threads);
+          set_operator_threads(operator_threads);
           const SuspendDeviceCheck own;
           run();
         });

@@ -15,6 +15,17 @@ namespace {
 
 constexpr int kMostParts = 1 << 16;
 
+// Returns true if every tensor has an axis that counts rows.
+bool is_batched(const ElementSpec& spec) {
+  return !spec.empty() &&
+         std::ranges::none_of(spec, [](const TensorSpec& tensor) { return tensor.sizes.empty(); });
+}
+
+absl::Status not_batches(const ElementSpec& spec) {
+  return invalid_argument(
+      absl::StrCat("its elements, ", to_string(spec), ", are not batches; put batch() before it"));
+}
+
 ElementSpec with_rows(ElementSpec spec, int64_t rows) {
   for (TensorSpec& tensor : spec) tensor.sizes[0] = rows;
   return spec;
@@ -24,11 +35,9 @@ ElementSpec with_rows(ElementSpec spec, int64_t rows) {
 // differ in this number at most.
 absl::Status check_batches(const std::vector<ElementSpec>& specs) {
   for (const ElementSpec& spec : specs) {
+    if (!is_batched(spec)) return not_batches(spec);
     for (const TensorSpec& tensor : spec) {
-      if (tensor.sizes.empty() || tensor.sizes[0] != spec[0].sizes[0]) {
-        return invalid_argument(absl::StrCat("its elements, ", to_string(spec),
-                                             ", are not batches; put batch() before it"));
-      }
+      if (tensor.sizes[0] != spec[0].sizes[0]) return not_batches(spec);
     }
     if (with_rows(spec, -1) != with_rows(specs[0], -1)) {
       return invalid_argument(absl::StrCat("its batches, ", to_string(specs[0]), " and ",
@@ -209,10 +218,7 @@ absl::Status add_divided(DatasetStep& step) {
   if (parts > kMostParts) return invalid_argument(absl::StrCat("it has ", parts, " parts"));
   std::vector<ElementSpec> specs;
   for (const ElementSpec& spec : step.input->specs) {
-    if (spec.empty() || spec[0].sizes.empty()) {
-      return invalid_argument(absl::StrCat("its elements, ", to_string(spec),
-                                           ", are not batches; put batch() before it"));
-    }
+    if (!is_batched(spec)) return not_batches(spec);
     const int64_t rows = spec[0].sizes[0];
     for (int64_t size :
          {rows < 0 ? -1 : (rows + parts - 1) / parts, rows < 0 ? -1 : rows / parts}) {

@@ -155,6 +155,9 @@ TEST(DivideBatches, GivesAllPartsOfEachBatch) {
   }
   EXPECT_THAT(error_of([] { divide_batches(Dataset::range(3), 2); }).message(),
               HasSubstr("are not batches; put batch() before it"));
+  const Dataset rows = Dataset::from_tensors({at::rand({6, 4}), at::rand({6})});
+  EXPECT_THAT(error_of([&] { divide_batches(rows, 2); }).message(),
+              HasSubstr("are not batches; put batch() before it"));
 }
 
 // Every number of elements that an iterator can continue after gives the elements that are left.

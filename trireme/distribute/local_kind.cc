@@ -1,6 +1,7 @@
 #include "trireme/distribute/local_kind.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "trireme/capture/variable_registry.h"
 #include "trireme/data/rebatch.h"
 #include "trireme/distribute/program_runner.h"
+#include "trireme/distribute/worker_process.h"
 #include "trireme/placement/local_devices.h"
 #include "trireme/strategy/module_pairs.h"
 #include "trireme/strategy/open_scope.h"
@@ -80,10 +82,31 @@ std::shared_ptr<VariableRecord> variable_of(const TensorPair& pair, const LocalB
                            "strategy.distribute()"));
 }
 
+// Throws Error unless all workers have the same number of replicas.
+void check_same_replicas(WorkerGroup& workers, int replicas) {
+  const at::Tensor counts =
+      workers.concatenate(at::full({1}, replicas, at::kLong), "number of replicas");
+  for (int worker = 0; worker < workers.workers(); ++worker) {
+    const int64_t count = counts[worker].item<int64_t>();
+    if (count == replicas) continue;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        absl::StrCat("worker ", workers.worker(), " has ", replicas, " replicas, but worker ",
+                     worker, " has ", count, "; give all workers the same number of .devices"));
+  }
+}
+
 }  // namespace
 
-LocalKind::LocalKind(std::string name, std::shared_ptr<LocalBackend> backend)
-    : name_(std::move(name)), backend_(std::move(backend)) {}
+LocalKind::LocalKind(std::string name, std::shared_ptr<LocalBackend> backend,
+                     std::shared_ptr<WorkerGroup> workers)
+    : name_(std::move(name)), workers_(std::move(workers)), backend_(std::move(backend)) {}
+
+// Variables of nets that are gone are freed when the registry looks for them. Until then they hold
+// the backend, and so the group, which this worker must leave while its server can still say so.
+LocalKind::~LocalKind() {
+  if (workers_ != nullptr) (void)live_variables();
+}
 
 std::shared_ptr<void> LocalKind::open_scope() {
   return std::shared_ptr<LocalScope>(
@@ -108,10 +131,22 @@ void LocalKind::push(const torch::nn::Module& module, const torch::nn::Module& l
 
 DatasetCreator LocalKind::distribute_dataset(const Dataset& dataset,
                                              const DistributeOptions& options) {
+  if (workers_ != nullptr) {
+    return DatasetCreator(
+        [dataset, shard = options.shard, replicas = replicas()](const InputContext& context) {
+          return shard_dataset(
+              rebatch(dataset, context.num_input_pipelines, replicas, context.input_pipeline_id),
+              shard, context);
+        });
+  }
   return DatasetCreator([divided = divide_batches(dataset, replicas()),
                          shard = options.shard](const InputContext& context) {
     return shard_dataset(divided, shard, context);
   });
+}
+
+Shard LocalKind::default_shard() const {
+  return workers_ != nullptr ? Shard::kAuto : Shard::kOff;
 }
 
 DatasetCreator LocalKind::distribute_function(
@@ -120,7 +155,7 @@ DatasetCreator LocalKind::distribute_function(
 }
 
 std::shared_ptr<StepRunner> LocalKind::runner() {
-  return make_program_runner(replicas());
+  return make_program_runner(replicas(), workers_);
 }
 
 std::shared_ptr<LocalKind> make_mirrored_kind(const MirroredStrategyOptions& options) {
@@ -137,6 +172,15 @@ std::shared_ptr<LocalKind> make_central_storage_kind(const CentralStorageStrateg
                               : device_named(options.parameter_device, "parameter_device");
   return std::make_shared<LocalKind>("central_storage",
                                      std::make_shared<LocalBackend>(devices, Specs{home}));
+}
+
+std::shared_ptr<LocalKind> make_multi_worker_mirrored_kind(
+    const Cluster& cluster, const MultiWorkerMirroredStrategyOptions& options) {
+  const Specs devices = compute_devices(options.devices, "devices");
+  const std::shared_ptr<WorkerGroup> workers = join_workers(cluster, options);
+  if (workers != nullptr) check_same_replicas(*workers, static_cast<int>(devices.size()));
+  return std::make_shared<LocalKind>(
+      "multi_worker_mirrored", std::make_shared<LocalBackend>(devices, devices, workers), workers);
 }
 
 }  // namespace trireme::internal

@@ -58,10 +58,24 @@ TEST(Mirrored, RejectsDevicesThatItCannotUse) {
             "device '/cpu' in .devices has no type and number, such as '/gpu:0' or '/cpu:1'");
 }
 
+TEST(Mirrored, AFunctionUsesVariablesOfOneStrategy) {
+  const MirroredStrategy first(kTwo), second(kTwo);
+  std::vector<Variable> variables;
+  for (const Strategy& strategy : {Strategy(first), Strategy(second)}) {
+    const auto scope = strategy.scope();
+    variables.emplace_back("w", torch::ones({2}));
+  }
+  const auto sum = function("sum", [&] { return variables[0].read() + variables[1].read(); });
+  EXPECT_THAT(error_of([&] { sum(); }).message(),
+              AllOf(HasSubstr("it uses variables of two strategies"),
+                    HasSubstr("on /cpu:0, /cpu:1 among them")));
+}
+
 TEST(Mirrored, ThereAreNoTpus) {
   const std::string why =
       "there is no strategy for TPUs: LibTorch's C++ library, on which Trireme is built, cannot "
-      "reach one; the strategies are 'ps', 'mirrored', 'central_storage' and 'default'";
+      "reach one; the strategies are 'ps', 'multi_worker_mirrored', 'mirrored', 'central_storage' "
+      "and 'default'";
   EXPECT_EQ(error_of([] { TpuStrategy(); }).message(), why);
   EXPECT_EQ(error_of([] { make_strategy(Cluster(), "tpu"); }).message(), why);
 }
@@ -90,6 +104,7 @@ TEST(Mirrored, RunsReducesAndGathersInAStep) {
 // Each replica normalizes by the statistics of its own part. The running statistics become the mean
 // of what the replicas made of them, and the count of batches is that of one replica.
 TEST(Mirrored, BatchNormAveragesTheStatisticsOfTheReplicas) {
+  torch::manual_seed(1);  // A mean close to zero would be rounded by more than allclose() permits.
   const MirroredStrategy strategy(kTwo);
   nn::BatchNorm1d net = strategy.distribute<nn::BatchNorm1d>(3);
   const auto step = function("step", [&](const Parts& x) {
@@ -107,6 +122,45 @@ TEST(Mirrored, BatchNormAveragesTheStatisticsOfTheReplicas) {
   EXPECT_TRUE(torch::allclose(net->running_mean, mean));
   EXPECT_TRUE(torch::allclose(net->running_var, variance));
   EXPECT_EQ(net->num_batches_tracked.item<int64_t>(), 1);
+}
+
+// A replica that writes to a variable has a copy of it. A capture records equal views once, so that
+// the views of the replicas are those of the first one, or of the program.
+TEST(Mirrored, ViewsShowTheCopyOfTheReplicaThatWrites) {
+  const MirroredStrategy strategy(kTwo);
+  const auto scope = strategy.scope();
+  const Variable w("w", torch::zeros({2, 3}), VariableOptions{.trainable = false});
+  const auto rows = [&](double first, double second) {
+    return torch::tensor({first, second}).to(torch::kFloat).unsqueeze(1).expand({2, 3});
+  };
+  function("inside", [&] { strategy.run([&] { w.read()[0].add_(1 + replica_id()); }); })();
+  EXPECT_TRUE(torch::equal(w.read(), rows(1.5, 0))) << w.read();
+  function("outside", [&] {
+    const Tensor row = w.read().unbind()[1].slice(0, 0, 3);
+    strategy.run([&] { row.add_(1 + replica_id()); });
+  })();
+  EXPECT_TRUE(torch::equal(w.read(), rows(1.5, 1.5))) << w.read();
+  const Parts seen = function("reads", [&] {
+    const Tensor row = w.read()[0];
+    return strategy.run([&] {
+      w.read().add_(1 + replica_id());
+      return row * 2;
+    });
+  })();
+  EXPECT_TRUE(torch::equal(seen[0], torch::full({3}, 5.0f))) << seen[0];
+  EXPECT_TRUE(torch::equal(seen[1], torch::full({3}, 7.0f))) << seen[1];
+  EXPECT_TRUE(torch::equal(w.read(), rows(3, 3))) << w.read();
+}
+
+TEST(Mirrored, RejectsTheScopeOfAStrategyInAReplica) {
+  const MirroredStrategy strategy(kTwo);
+  for (const Strategy& opened : {Strategy(strategy), Strategy()}) {
+    const auto step = [&] { strategy.run([&] { const auto scope = opened.scope(); }); };
+    EXPECT_THAT(error_of(step).message(), HasSubstr("open it outside of run()"));
+    EXPECT_THAT(error_of([&] { function("step", step)(); }).message(),
+                HasSubstr("open it outside of run()"));
+  }
+  EXPECT_EQ(current_strategy().name(), "default");
 }
 
 TEST(Mirrored, ReplicasDrawDifferentNumbersThatRepeat) {

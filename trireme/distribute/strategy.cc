@@ -16,20 +16,18 @@
 #include "trireme/distribute/ps_kind.h"
 #include "trireme/function/module.h"
 #include "trireme/function/variable.h"
+#include "trireme/strategy/module_pairs.h"
 #include "trireme/strategy/open_scope.h"
 
 namespace trireme {
 namespace {
 
-constexpr char kNames[] = "; the strategies are 'ps', 'mirrored', 'central_storage' and 'default'";
+constexpr char kNames[] =
+    "; the strategies are 'ps', 'multi_worker_mirrored', 'mirrored', 'central_storage' and "
+    "'default'";
 
 [[noreturn]] void throw_no_strategy(const std::string& name) {
   if (name == "tpu") TpuStrategy();
-  if (name == "multi_worker_mirrored") {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        absl::StrCat("this version of Trireme does not have the strategy '", name, "'", kNames));
-  }
   throw Error(ErrorCode::kInvalidArgument,
               absl::StrCat("'", name, "' is not the name of a strategy", kNames));
 }
@@ -56,6 +54,10 @@ MirroredStrategy::MirroredStrategy(const MirroredStrategyOptions& options)
 
 CentralStorageStrategy::CentralStorageStrategy(const CentralStorageStrategyOptions& options)
     : Strategy(internal::make_central_storage_kind(options)) {}
+
+MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(
+    const Cluster& cluster, const MultiWorkerMirroredStrategyOptions& options)
+    : Strategy(internal::make_multi_worker_mirrored_kind(cluster, options)) {}
 
 TpuStrategy::TpuStrategy() {
   throw Error(
@@ -104,16 +106,28 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
         "gather() was given a tensor without axes, and joins tensors along an axis; add one "
         "with unsqueeze(0), or use reduce()");
   }
-  return at::cat(values.values(), axis);
+  const at::Tensor here = at::cat(values.values(), axis);
+  internal::WorkerGroup* const workers = kind_->workers();
+  if (workers == nullptr) return here;
+  internal::check_outside_of_functions("gather");
+  return workers->concatenate(here.transpose(0, axis), "gather").transpose(0, axis);
+}
+
+internal::ReplicaSet Strategy::replica_set() const {
+  return {kind_->replicas(), kind_->workers()};
 }
 
 int Strategy::num_replicas_in_sync() const {
-  return kind_->replicas();
+  return replica_set().total();
 }
 
 DatasetCreator Strategy::distribute_dataset(const Dataset& dataset,
                                             const DistributeOptions& options) const {
   return kind_->distribute_dataset(dataset, options);
+}
+
+DatasetCreator Strategy::distribute_dataset(const Dataset& dataset) const {
+  return distribute_dataset(dataset, {.shard = kind_->default_shard()});
 }
 
 DatasetCreator Strategy::distribute_datasets_from_function(
@@ -145,6 +159,9 @@ Strategy make_strategy(const Cluster& cluster, const std::string& name,
   if (name == "default" || name.empty()) return Strategy();
   if (name == "mirrored") return MirroredStrategy(options.mirrored);
   if (name == "central_storage") return CentralStorageStrategy(options.central_storage);
+  if (name == "multi_worker_mirrored") {
+    return MultiWorkerMirroredStrategy(cluster, options.multi_worker_mirrored);
+  }
   throw_no_strategy(name);
 }
 

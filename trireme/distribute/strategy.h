@@ -12,7 +12,7 @@
 #include "trireme/data/dataset_creator.h"
 #include "trireme/data/input_context.h"
 #include "trireme/data/sharding.h"
-#include "trireme/distribute/local_strategy_options.h"
+#include "trireme/distribute/strategy_options.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/strategy/parameter_server_strategy.h"
 #include "trireme/strategy/per_replica.h"
@@ -97,10 +97,11 @@ class Strategy {
   // Returns the number of replicas that share a step. Divide the loss of a replica by it.
   int num_replicas_in_sync() const;
 
-  // Returns a function that makes the dataset of each worker. By default under parameter servers,
-  // each worker gets the whole dataset.
-  DatasetCreator distribute_dataset(const Dataset& dataset, const DistributeOptions& options = {
-                                                                .shard = Shard::kOff}) const;
+  // Returns a function that makes the dataset of each worker.
+  DatasetCreator distribute_dataset(const Dataset& dataset, const DistributeOptions& options) const;
+  // Does the same with Shard::kAuto for workers that train together. Under parameter servers each
+  // worker gets the whole dataset.
+  DatasetCreator distribute_dataset(const Dataset& dataset) const;
   // Does the same with the dataset that `dataset_function` returns for each worker, as it is.
   DatasetCreator distribute_datasets_from_function(
       std::function<Dataset(const InputContext&)> dataset_function) const;
@@ -111,6 +112,7 @@ class Strategy {
 
  private:
   friend struct internal::Access<Strategy>;
+  internal::ReplicaSet replica_set() const;
   // Makes the parameters and buffers of a module variables of the strategy.
   void track_module(torch::nn::Module& module) const;
   void pull_module(const torch::nn::Module& module, const torch::nn::Module& local) const;
@@ -149,6 +151,26 @@ class CentralStorageStrategy : public Strategy {
   explicit CentralStorageStrategy(const CentralStorageStrategyOptions& options = {});
 };
 
+// Trains on all workers of a cluster, synchronously. Every worker runs the same program, with a
+// copy of all variables, on its part of each batch. The gradients of all replicas of all workers
+// are added up within the step, and every worker makes the same update. So every worker calls
+// fit(), save() and the rest; the files of worker 0 count.
+//
+//   tr::MultiWorkerMirroredStrategy strategy(me);
+//   tr::Model model(Net(), strategy);
+//
+// The chief is worker 0, or without a chief the first worker. New variables get its values. If a
+// worker is lost or frozen, or makes other calls than the rest, the steps of all others throw an
+// Error that names it. Without a cluster it trains as MirroredStrategy does.
+class MultiWorkerMirroredStrategy : public Strategy {
+ public:
+  // Serves the task of this process and blocks until all workers are there. Logs which are missing.
+  // Throws Error if this process is not a worker of the cluster, or if they are not all there in
+  // time.
+  explicit MultiWorkerMirroredStrategy(const Cluster& cluster,
+                                       const MultiWorkerMirroredStrategyOptions& options = {});
+};
+
 // A name that programs of other frameworks use. Trireme cannot reach a TPU.
 class TpuStrategy : public Strategy {
  public:
@@ -164,11 +186,14 @@ struct MakeStrategyOptions {
   ParameterServerStrategyOptions ps = {};              // options of "ps"
   MirroredStrategyOptions mirrored = {};               // options of "mirrored"
   CentralStorageStrategyOptions central_storage = {};  // options of "central_storage"
+  // Options of "multi_worker_mirrored".
+  MultiWorkerMirroredStrategyOptions multi_worker_mirrored = {};
 };
 
-// Makes a strategy by its name: "ps", "mirrored", "central_storage" or "default". An empty name
-// stands for "ps" if the cluster has ps tasks, and for "default" otherwise. Throws Error, which
-// lists the names, for any other, and rethrows what the strategy's constructor throws.
+// Makes a strategy by its name: "ps", "multi_worker_mirrored", "mirrored", "central_storage" or
+// "default". An empty name stands for "ps" if the cluster has ps tasks, and for "default"
+// otherwise. Throws Error, which lists the names, for any other, and rethrows what the strategy's
+// constructor throws.
 Strategy make_strategy(const Cluster& cluster, const std::string& name,
                        const MakeStrategyOptions& options = {});
 

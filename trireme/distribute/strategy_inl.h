@@ -42,12 +42,12 @@ void Strategy::push(const Module& module, const Local& local) const {
 
 template <typename Fn, typename... Args>
 auto Strategy::run(Fn&& fn, Args&&... args) const {
-  return internal::run_replicas(num_replicas_in_sync(), fn, args...);
+  return internal::run_replicas(replica_set(), fn, args...);
 }
 
 template <typename T>
 T Strategy::reduce(ReduceOp op, const PerReplica<T>& values) const {
-  return internal::reduce_replicas(op, values);
+  return internal::reduce_replicas(op, values, replica_set().workers);
 }
 
 }  // namespace trireme

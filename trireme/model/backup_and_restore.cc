@@ -10,6 +10,10 @@
 // an epoch after its last step is therefore put off to the end of the epoch, if its length is
 // known. If it is not, the save at the end of the epoch is left out: a program that continues from
 // the earlier one runs no further step in this epoch, but everything that comes after the steps.
+//
+// Workers that train together come to the same save points, with the same decisions: these follow
+// from the place, which is the same on all, and from what FitState::agree() has found. Worker 0
+// writes the files.
 #include "trireme/model/backup_and_restore.h"
 
 #include <cstdio>
@@ -30,6 +34,7 @@
 namespace trireme {
 namespace {
 
+constexpr char kFound[] = "found";
 constexpr int kSigtermCode = 143;  // As a shell reports a process that SIGTERM has ended.
 
 void remove_if_there(const std::string& path) {
@@ -53,8 +58,10 @@ class BackupAndRestore::Session {
         losses_(state.runner().losses_of_only_worker()) {}
 
   void restore() {
-    const auto newest = manager_.latest();
-    if (newest) {
+    const bool found =
+        state_.agreement().decide([&] { return std::string(manager_.latest() ? kFound : ""); },
+                                  "newest checkpoint") == kFound;
+    if (found) {
       try {
         saved_step_ = manager_.restore_or_initialize();
       } catch (const Error& error) {
@@ -67,22 +74,22 @@ class BackupAndRestore::Session {
     }
     const internal::FitPlace& place = state_.place();
     const bool over = place.epoch >= place.epochs || state_.stopped();
-    if (newest && over) {
+    if (found && is_chief() && over) {
       log_info("fit() has ended before, after ", place.epoch, " epochs and ", place.step,
                " steps, and trains no further; to train anew, remove '", folder_, "'");
-    } else if (newest) {
+    } else if (found && is_chief()) {
       log_info("fit() continues at epoch ", place.epoch + 1, " of ", place.epochs, ", after ",
                place.step_of_epoch, " of its steps and ", place.step, " steps in all, from '",
                folder_, "'");
     }
-    if (!over) remove_if_there(join_path(folder_, internal::kEndedName));
-    if (!newest && losses_) manager_.save(saved_step_);
+    if (!over && is_chief()) remove_if_there(join_path(folder_, internal::kEndedName));
+    if (!found && losses_) manager_.save(saved_step_);
   }
 
   bool is_due(bool epoch_ended) {
     epoch_ended_ = epoch_ended;
     if (must_wait()) return false;
-    if (sigterm_.received() || is_disturbed()) return true;
+    if (state_.interrupted() || is_disturbed()) return true;
     const internal::FitPlace& place = state_.place();
     if (options_.save_freq > 0 && place.step - saved_step_ >= options_.save_freq) {
       return epoch_ended || place.steps_per_epoch == 0 ||
@@ -99,7 +106,7 @@ class BackupAndRestore::Session {
     }
     if (must_wait()) return;  // the last steps may have stopped the fit
     const int64_t step = state_.place().step;
-    if (sigterm_.received()) {
+    if (state_.interrupted()) {
       manager_.save_if_due(step);
       end_program();
     }
@@ -109,7 +116,9 @@ class BackupAndRestore::Session {
 
   void end() {
     manager_.wait();
-    if (sigterm_.received()) end_program();
+    state_.agree(false);
+    if (state_.interrupted()) end_program();
+    if (!is_chief()) return;
     Files& files = Files::local();
     throw_if_error(files.make_directories(folder_));
     if (options_.delete_at_end) {
@@ -126,7 +135,12 @@ class BackupAndRestore::Session {
     throw_if_error(files.sync_directory(folder_));
   }
 
+  // Returns true once SIGTERM has arrived at this process.
+  bool interrupted() const { return sigterm_.received(); }
+
  private:
+  bool is_chief() const { return state_.agreement().is_chief(); }
+
   // Returns true if the epoch is about to be cut off. A fit() that continued from here would be
   // stopped before it notes the figures of this epoch.
   bool must_wait() const { return state_.stopped() && !epoch_ended_; }
@@ -136,8 +150,13 @@ class BackupAndRestore::Session {
     return losses_ && state_.runner().losses_of_only_worker() != losses_;
   }
 
-  // The threads of a strategy still run, so nothing is destroyed.
+  // The threads of a strategy still run, so nothing is destroyed. Workers leave together, so that
+  // none of them is missed by another that has not learned yet that the checkpoint is written.
   [[noreturn]] void end_program() const {
+    try {
+      state_.agreement().any({true}, "exit");
+    } catch (const Error&) {  // another worker has left
+    }
     log_info("fit() has saved step ", state_.place().step, " to '", folder_,
              "' since SIGTERM has arrived, and the program exits with code ", kSigtermCode);
     std::cout.flush();
@@ -169,7 +188,8 @@ void BackupAndRestore::on_train_begin(Fit& fit) {
   session_ = session;
   session->restore();
   state.add_save_point({.due = [session](bool ended) { return session->is_due(ended); },
-                        .save = [session] { session->save(); }});
+                        .save = [session] { session->save(); },
+                        .interrupted = [session] { return session->interrupted(); }});
 }
 
 void BackupAndRestore::on_train_end(Fit&, const Logs&) {

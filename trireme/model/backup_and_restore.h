@@ -38,9 +38,12 @@ struct BackupAndRestoreOptions {
 // execution, or after a validation that runs, and the process exits with code 143. A second SIGTERM
 // ends it without a save.
 //
-// The folder must be shared with all parameter servers (docs/checkpoints.md), and used by one
-// program at a time. When the fit has ended, it has a file `ended`, which evaluate_checkpoints()
-// looks for.
+// Under MultiWorkerMirroredStrategy worker 0 saves. SIGTERM at any worker lets all of them save at
+// one step and exit.
+//
+// The folder must be shared with all parameter servers, or with all workers that train together
+// (docs/checkpoints.md), and used by one program at a time. When the fit has ended, it has a file
+// `ended`, which evaluate_checkpoints() looks for.
 class BackupAndRestore : public Callback {
  public:
   // Makes the callback. Throws Error if an option is not valid.

@@ -22,7 +22,7 @@ class FitState;
 class Fit {
  public:
   // Ends the fit after the current epoch, or at once if it is called for a batch. No step that is
-  // under way is lost.
+  // under way is lost. Under MultiWorkerMirroredStrategy a call by one worker ends the fit of all.
   void stop();
   // Returns true if stop() was called.
   bool stopped() const;
@@ -41,6 +41,9 @@ class Fit {
   // Returns true if each batch is done when on_batch_end() is called, so that its figures are
   // there. Otherwise workers run several at once, and the figures are those that have arrived.
   bool runs_here() const;
+  // Returns true in the process that writes files: under MultiWorkerMirroredStrategy that of worker
+  // 0, otherwise always. A callback that writes files of its own writes them only there.
+  bool is_chief() const;
   // Returns the figures of all epochs so far.
   const History& history() const;
 
@@ -52,7 +55,7 @@ class Fit {
 
   // Returns the model's variables, by the names of its module.
   std::vector<Variable> variables() const;
-  // Writes the model's weights to a safetensors file, as Model::save() does.
+  // Writes the model's weights to a safetensors file, as Model::save() does. All workers call it.
   void save_weights(const std::string& path) const;
   // Sets the model's weights, as Model::load() does.
   void load_weights(const std::string& path);

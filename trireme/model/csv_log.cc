@@ -94,8 +94,10 @@ CsvLog::CsvLog(std::string path, CsvLogOptions options)
   if (path_.empty()) throw Error(ErrorCode::kInvalidArgument, "CsvLog needs the path of its file");
 }
 
-void CsvLog::on_train_begin(Fit&) {
+void CsvLog::on_train_begin(Fit& fit) {
   opened_ = false;
+  writes_ = fit.is_chief();
+  if (!writes_) return;
   // A file to be replaced is not touched yet, since a checkpoint may tell which of its lines to
   // keep.
   if (options_.append) open(read_lines(path_));
@@ -120,6 +122,7 @@ std::string CsvLog::header() const {
 }
 
 void CsvLog::on_epoch_end(Fit& fit, Logs& logs) {
+  if (!writes_) return;
   if (!opened_) open({});
   const size_t known = columns_.size();
   for (const auto& [name, value] : logs.entries()) {
@@ -150,7 +153,7 @@ std::string CsvLog::save() const {
 
 void CsvLog::restore(const std::string& state) {
   opened_ = false;
-  if (state.empty()) return;
+  if (state.empty() || !writes_) return;
   int64_t rows = 0;
   if (!absl::SimpleAtoi(state, &rows) || rows < 0) {
     throw Error(ErrorCode::kInvalidArgument,

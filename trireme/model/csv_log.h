@@ -25,7 +25,7 @@ struct CsvLogOptions {
 // ends. A fit that continues from a checkpoint removes the lines of the epochs that it repeats.
 //
 // Throws Error, which names the file, if it cannot be written, for example since the disk is full;
-// this ends the fit.
+// this ends the fit. Of several workers that train together, worker 0 writes the file.
 class CsvLog : public Callback {
  public:
   // Makes the callback. Throws Error if the path is empty.
@@ -45,7 +45,8 @@ class CsvLog : public Callback {
   CsvLogOptions options_;
   std::vector<std::string> columns_;  // Names of the figures in the file, without the epoch.
   int64_t rows_ = 0;                  // Number of lines after the header.
-  bool opened_ = false;               // True once columns_ and rows_ are those of the file.
+  bool writes_ = true;   // False on a worker other than the chief, which writes nothing.
+  bool opened_ = false;  // True once columns_ and rows_ are those of the file.
 };
 
 }  // namespace trireme

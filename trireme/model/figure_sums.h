@@ -32,6 +32,8 @@ class FigureSums {
 
   // Adds the sums of some steps.
   void add(const std::vector<at::Tensor>& sums);
+  // Adds all sums of another object.
+  void add(const FigureSums& other) { add(other.sums_); }
   // Forgets all sums.
   void clear() { sums_.clear(); }
   // Returns the number of steps in the sums.

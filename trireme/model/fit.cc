@@ -35,6 +35,10 @@ bool Fit::runs_here() const {
   return state_->runs_here();
 }
 
+bool Fit::is_chief() const {
+  return state_->agreement().is_chief();
+}
+
 const History& Fit::history() const {
   return state_->history();
 }

@@ -28,8 +28,12 @@ void FitLoop::call_all(const Call& call) {
 void FitLoop::run() {
   try {
     run_epochs();
+  } catch (const FitRestart&) {
+    join_quietly(*state_.parts_.runner);
+    throw;
   } catch (...) {
     join_quietly(*state_.parts_.runner);
+    state_.agreement_.fail("fit()");
     throw;
   }
 }
@@ -38,6 +42,7 @@ void FitLoop::run_epochs() {
   call_all([](Callback& callback, Fit& fit) { callback.on_train_begin(fit); });
   const std::vector<std::string> states = std::exchange(state_.callback_states_, {});
   for (size_t i = 0; i < states.size(); ++i) state_.parts_.callbacks[i]->restore(states[i]);
+  state_.agree(false);
   while (state_.place_.epoch < state_.place_.epochs && !state_.stopped_) run_epoch();
   call_all([&](Callback& callback, Fit& fit) { callback.on_train_end(fit, logs_); });
 }
@@ -72,6 +77,7 @@ void FitLoop::run_epoch() {
   ++place.epoch;
   place.step_of_epoch = 0;
   state_.sums_.clear();
+  state_.agree(false);
   call_save_points(/*epoch_ended=*/true);
 }
 
@@ -86,6 +92,7 @@ void FitLoop::run_steps() {
     place.step += steps;
     place.step_of_epoch += steps;
     while (const auto result = executions_.take()) absorb(*result);
+    epoch_cut_ = state_.agree(epoch_cut_);
     call_save_points(/*epoch_ended=*/false);
   }
 }

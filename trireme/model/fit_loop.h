@@ -28,7 +28,8 @@ class FitLoop {
   FitLoop(FitState& state, const StepFunction& train, const FitLoopOptions& options);
 
   // Runs all epochs. Throws Error if a step fails or the data ends too early, and rethrows what a
-  // callback throws. No step is under way when it returns or throws.
+  // callback throws. No step is under way when it returns or throws. An error of one worker ends
+  // the group of workers that train together.
   void run();
 
  private:

@@ -10,7 +10,7 @@
 namespace trireme::internal {
 
 FitState::FitState(FitParts parts, FitPlace place, FigureSums sums)
-    : parts_(std::move(parts)), place_(place), sums_(std::move(sums)) {}
+    : parts_(std::move(parts)), place_(place), sums_(std::move(sums)), agreement_(parts_.workers) {}
 
 double FitState::lr() const {
   return parts_.optimizer ? parts_.optimizer->lr() : std::numeric_limits<double>::quiet_NaN();
@@ -32,6 +32,18 @@ void FitState::save_weights(const std::string& path) const {
 
 void FitState::load_weights(const std::string& path) {
   load_state_dict(*parts_.module, path);
+}
+
+bool FitState::agree(bool cut) {
+  bool interrupted = interrupted_;
+  for (const SavePoint& point : save_points_) {
+    if (point.interrupted != nullptr && point.interrupted()) interrupted = true;
+  }
+  const std::vector<bool> agreed =
+      agreement_.any({stopped_, cut, interrupted}, "end of the training");
+  stopped_ = agreed[0];
+  interrupted_ = agreed[2];
+  return agreed[1];
 }
 
 std::vector<Checkpointed> FitState::checkpointed() {

@@ -14,6 +14,7 @@
 #include "trireme/model/logs.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/train/checkpointed.h"
+#include "trireme/train/worker_agreement.h"
 
 namespace torch::nn {
 class Module;
@@ -29,6 +30,7 @@ struct FitParts {
   std::shared_ptr<StepRunner> runner;
   std::shared_ptr<StepData> data;
   std::vector<AnyCallback> callbacks;
+  WorkerGroup* workers = nullptr;  // null if there is only this process
 };
 
 // The place of a fit() in its epochs.
@@ -63,6 +65,8 @@ class FitState {
     std::function<bool(bool epoch_ended)> due;
     // Called if due() has returned true. Workers wait for it.
     std::function<void()> save;
+    // Returns true once this process was told to end. Null if the save point does not know.
+    std::function<bool()> interrupted = nullptr;
   };
 
   FitState(FitParts parts, FitPlace place, FigureSums sums);
@@ -83,6 +87,14 @@ class FitState {
   const StepRunner& runner() const { return *parts_.runner; }
   // Returns the place. It counts the steps that were started.
   const FitPlace& place() const { return place_; }
+
+  // Returns the agreement of the workers that train together.
+  const WorkerAgreement& agreement() const { return agreement_; }
+  // Lets all workers know if one of them has stopped the fit() or was interrupted. They call it at
+  // the same places. Returns true if `cut` is true on any of them.
+  bool agree(bool cut);
+  // Returns true once a worker was interrupted, as agree() has found.
+  bool interrupted() const { return interrupted_; }
 
   // Returns the objects of a checkpoint: variables, optimizer, position in the data, and this state
   // as a text with the name "fit".
@@ -108,6 +120,8 @@ class FitState {
   std::vector<std::string> callback_states_;  // restored states that callbacks do not have yet
   bool follows_schedule_ = true;              // false once a callback has set the rate
   bool stopped_ = false;
+  bool interrupted_ = false;
+  const WorkerAgreement agreement_;
 };
 
 }  // namespace trireme::internal

@@ -4,7 +4,10 @@
 #include <torch/torch.h>
 
 #include <iostream>
+#include <map>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "trireme/model/backup_and_restore.h"
 #include "trireme/model/model.h"
@@ -66,6 +69,18 @@ TEST(MirroredModel, ReplicasMayGetNoExamples) {
   };
   const Tensor trained = train(MirroredStrategy({.devices = device_names("cpu", 3)}));
   EXPECT_LE(relative_distance(trained, train(Strategy())), 1e-12);
+}
+
+// The parts of the batches have 2 and 1 examples, and 1 and none.
+TEST(MirroredModel, FiguresOfAnOwnStepCountByTheirExamples) {
+  const Tensor x = torch::arange(4, torch::kDouble).reshape({4, 1});
+  Model model(nn::Linear(1, 1), MirroredStrategy({.devices = device_names("cpu", 2)}));
+  model.compile({.train_step = [](const std::vector<Tensor>& batch) {
+    return std::map<std::string, Tensor>{{"mean", batch[0].mean()}};
+  }});
+  const History history = model.fit(
+      x, x, {.batch_size = 3, .epochs = 1, .shuffle = false, .verbose = Verbose::kSilent});
+  EXPECT_EQ(history["mean"].back(), 2);  // the mean of 1 and 3
 }
 
 TEST(MirroredModel, ADatasetHasGlobalBatches) {

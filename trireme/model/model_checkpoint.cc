@@ -30,7 +30,7 @@ void ModelCheckpoint::on_epoch_end(Fit& fit, Logs& logs) {
   if (options_.save_best_only && !is_best(logs, fit.epoch())) return;
   const std::string path = internal::format_checkpoint_path(path_, epoch, logs);
   const std::string folder = std::filesystem::path(path).parent_path().string();
-  if (!folder.empty()) throw_if_error(Files::local().make_directories(folder));
+  if (!folder.empty() && fit.is_chief()) throw_if_error(Files::local().make_directories(folder));
   fit.save_weights(path);
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/access.h"
 #include "trireme/base/error.h"
+#include "trireme/base/status.h"
 #include "trireme/capture/eager_mode.h"
 #include "trireme/distribute/strategy_kind.h"
 #include "trireme/function/module.h"
@@ -91,8 +92,11 @@ void check_options(const CompileOptions& options) {
 ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> module, Forward forward,
                      const Strategy& strategy)
     : module_(std::move(module)), strategy_(strategy) {
+  parts_.net = module_;
   parts_.forward = std::move(forward);
-  parts_.replicas = strategy.num_replicas_in_sync();
+  StrategyKind& kind = Access<Strategy>::kind(strategy);
+  parts_.replica_set = {kind.replicas(), kind.workers()};
+  parts_.replicas = parts_.replica_set.total();
   strategy.distribute(module_);
   variables_ = track(*module_);
 }
@@ -180,8 +184,8 @@ History ModelCore::fit(const DataSource& data, const FitOptions& options) {
                               .steps_per_epoch = opened.steps,
                               .validate = make_validation(divided.validation, options),
                               .validation_freq = options.validation_freq};
-  if (options.verbose != Verbose::kSilent) {
-    loop_options.own_callbacks.push_back(std::make_shared<ProgressPrinter>(options.verbose));
+  if (const Verbose verbose = verbose_here(options.verbose); verbose != Verbose::kSilent) {
+    loop_options.own_callbacks.push_back(std::make_shared<ProgressPrinter>(verbose));
   }
   const EagerScope eagerly(parts_.options.run_eagerly);
   const ModuleMode training(*module_, true);
@@ -191,7 +195,8 @@ History ModelCore::fit(const DataSource& data, const FitOptions& options) {
                     .optimizer = parts_.optimizer,
                     .runner = runner_,
                     .data = opened.data,
-                    .callbacks = options.callbacks},
+                    .callbacks = options.callbacks,
+                    .workers = parts_.replica_set.workers},
                    {.epoch = options.initial_epoch,
                     .epochs = options.epochs,
                     .step = step_,
@@ -219,6 +224,30 @@ std::function<void(Logs&)> ModelCore::make_validation(const DataSource& data,
   };
 }
 
+Verbose ModelCore::verbose_here(Verbose verbose) const {
+  return verbose == Verbose::kAuto && !agreement().is_chief() ? Verbose::kSilent : verbose;
+}
+
+std::optional<int64_t> ModelCore::evaluation_steps(const OpenedData& opened) const {
+  if (opened.steps == 0) return std::nullopt;
+  if (!opened.shared) return opened.steps;
+  // Workers that train together take turns, beginning with worker 0.
+  const WorkerAgreement workers = agreement();
+  return (opened.steps - workers.worker() + workers.workers() - 1) / workers.workers();
+}
+
+// A worker that has drawn no batch has no sums, not even of the value 0.
+FigureSums ModelCore::over_workers(const FigureSums& mine) const {
+  const WorkerAgreement workers = agreement();
+  if (workers.alone()) return mine;
+  FigureSums all(parts_.options.metrics), of_worker(parts_.options.metrics);
+  for (const auto& text : workers.all(mine.save(), "figures of an evaluation")) {
+    of_worker.restore(value_or_throw(text));
+    all.add(of_worker);
+  }
+  return all;
+}
+
 FigureSums ModelCore::evaluate(const OpenedData& opened, StepProgress* progress) {
   const ModuleMode evaluating(*module_, false);
   FigureSums sums(parts_.options.metrics);
@@ -233,10 +262,11 @@ FigureSums ModelCore::evaluate(const OpenedData& opened, StepProgress* progress)
     progress->update(sums.steps(), logs);
   };
   int64_t started = 0;
+  const std::optional<int64_t> limit = evaluation_steps(opened);
   try {
-    while (!ended && (opened.steps == 0 || started < opened.steps)) {
+    while (!ended && (!limit || started < *limit)) {
       int64_t steps = parts_.options.steps_per_execution;
-      if (opened.steps > 0) steps = std::min(steps, opened.steps - started);
+      if (limit) steps = std::min(steps, *limit - started);
       executions.start(evaluate_step(), opened.data, steps);
       started += steps;
       while (const auto result = executions.take()) absorb(*result);
@@ -245,8 +275,10 @@ FigureSums ModelCore::evaluate(const OpenedData& opened, StepProgress* progress)
     runner_->join();
   } catch (...) {
     join_quietly(*runner_);
+    agreement().fail("evaluate()");
     throw;
   }
+  sums = over_workers(sums);
   require_option(sums.steps() > 0, "the data of an evaluation has no batches; give it examples");
   return sums;
 }
@@ -258,7 +290,7 @@ Logs ModelCore::evaluate(const DataSource& data, const EvaluateOptions& options)
       open_evaluation(*runner_, with_weights(data, options.sample_weight, "evaluate"),
                       options.batch_size, options.steps, "steps");
   const EagerScope eagerly(parts_.options.run_eagerly);
-  StepProgress progress(options.verbose, runner_->runs_here());
+  StepProgress progress(verbose_here(options.verbose), runner_->runs_here());
   progress.begin(0, opened.expected_steps);
   const FigureSums sums = with_errors([&] { return evaluate(opened, &progress); });
   Logs logs;

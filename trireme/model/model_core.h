@@ -20,6 +20,7 @@
 #include "trireme/model/model_steps.h"
 #include "trireme/model/progress.h"
 #include "trireme/train/restore_options.h"
+#include "trireme/train/worker_agreement.h"
 
 namespace torch::nn {
 class Module;
@@ -47,6 +48,8 @@ class ModelCore {
   const Strategy& strategy() const { return strategy_; }
 
  private:
+  WorkerAgreement agreement() const { return WorkerAgreement(parts_.replica_set.workers); }
+
   using PredictFunction = Function<at::Tensor(const std::vector<at::Tensor>&)>;
 
   // Throws Error before compile().
@@ -57,6 +60,13 @@ class ModelCore {
   const StepFunction& train_step(const std::map<int64_t, double>& class_weight);
   const StepFunction& evaluate_step();
   FigureSums training_sums() const;
+  // Returns how progress is shown by this process.
+  Verbose verbose_here(Verbose verbose) const;
+  // Returns the number of steps of an evaluation that this process runs; nullopt if it ends with
+  // the data.
+  std::optional<int64_t> evaluation_steps(const OpenedData& opened) const;
+  // Returns the sums of all workers together.
+  FigureSums over_workers(const FigureSums& mine) const;
   // Runs an evaluation and returns its sums. Shows the progress if it is not null.
   FigureSums evaluate(const OpenedData& opened, StepProgress* progress);
   std::function<void(Logs&)> make_validation(const DataSource& data, const FitOptions& options);

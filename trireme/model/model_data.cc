@@ -70,6 +70,14 @@ DatasetCreator creator_of(const DataSource& data) {
       [dataset = std::get<Dataset>(source)](const InputContext&) { return dataset; });
 }
 
+// Workers that train together take turns with the parts of the batches. Workers of a coordinator
+// each draw from the whole dataset.
+DatasetCreator creator_of_parts(const Dataset& batches, const StepRunner& runner) {
+  return DatasetCreator([batches, divides = runner.runs_here()](const InputContext& context) {
+    return divides && context.num_input_pipelines > 1 ? batches.shard(context) : batches;
+  });
+}
+
 void check_not_empty(const DataSource& data, const char* call) {
   if (data.empty()) throw data_error(absl::StrCat(call, "() was given no data"));
 }
@@ -147,7 +155,7 @@ OpenedData open_training(StepRunner& runner, const DataSource& data, const FitOp
   if (as_tensors) {
     opened.data = runner.open_shared(*batches, steps == 0 ? 1 : 0);
   } else {
-    opened.data = runner.open(batches ? creator_of(*batches) : creator_of(data));
+    opened.data = runner.open(batches ? creator_of_parts(*batches, runner) : creator_of(data));
   }
   return opened;
 }
@@ -169,6 +177,7 @@ OpenedData open_evaluation(StepRunner& runner, const DataSource& data, int64_t b
   }
   OpenedData opened{.steps = steps.value_or(0), .expected_steps = steps.value_or(0)};
   if (!steps && batches && is_counted(batches->size())) opened.expected_steps = batches->size();
+  opened.shared = batches.has_value();
   opened.data =
       batches ? runner.open_shared(*batches, /*epochs=*/1) : runner.open(creator_of(data));
   return opened;

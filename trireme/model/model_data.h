@@ -17,6 +17,8 @@ struct OpenedData {
   int64_t steps = 0;
   // Number of steps that an epoch is expected to have; 0 if it is not known.
   int64_t expected_steps = 0;
+  // True if each element is drawn once, by any worker. Otherwise each worker draws its own.
+  bool shared = false;
 };
 
 // The data of a fit(), and that of its validation, which may be empty.

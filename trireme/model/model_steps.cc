@@ -9,6 +9,8 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <optional>
@@ -21,6 +23,7 @@
 #include "trireme/base/error.h"
 #include "trireme/function/function.h"
 #include "trireme/metric/metric_rule.h"
+#include "trireme/model/stand_in.h"
 #include "trireme/strategy/per_replica.h"
 #include "trireme/tensor/format_shape.h"
 
@@ -59,8 +62,16 @@ std::string shapes_of(const Tensors& tensors) {
 struct TrainingBatch {
   Tensors inputs, targets;
   Tensor weights;  // undefined if the examples have none
-  int64_t examples = 0;
+  int64_t rows = 0;
+  bool stands_in = false;  // true if the rows only stand in for the examples of an empty batch
+
+  int64_t examples() const { return stands_in ? 0 : rows; }
 };
+
+// Returns true if a batch has no examples. Batches without an axis of examples are rejected later.
+bool is_empty(const Tensors& batch) {
+  return !batch.empty() && batch[0].dim() > 0 && batch[0].size(0) == 0;
+}
 
 int64_t examples_of(const Tensors& batch) {
   if (!batch.empty() && batch[0].dim() > 0) return batch[0].size(0);
@@ -69,7 +80,11 @@ int64_t examples_of(const Tensors& batch) {
                    " has no first axis that counts examples; add batch() to the dataset"));
 }
 
-TrainingBatch take_apart(const Tensors& tensors, const CompileOptions& options) {
+// Rows of `filled` stand in for the examples of a batch that has none (stand_in.h).
+TrainingBatch take_apart(const Tensors& drawn, const Tensors& filled,
+                         const CompileOptions& options) {
+  const bool stands_in = is_empty(drawn);
+  const Tensors tensors = stands_in ? stand_in_rows(drawn, filled) : drawn;
   const size_t inputs = options.inputs, all = options.inputs + options.targets;
   if (tensors.size() != all && tensors.size() != all + 1) {
     throw step_error(absl::StrCat("a batch has ", tensors.size(), " tensors of the shapes ",
@@ -80,14 +95,15 @@ TrainingBatch take_apart(const Tensors& tensors, const CompileOptions& options) 
   }
   TrainingBatch batch{.inputs = Tensors(tensors.begin(), tensors.begin() + inputs),
                       .targets = Tensors(tensors.begin() + inputs, tensors.begin() + all),
-                      .examples = examples_of(tensors)};
+                      .rows = examples_of(tensors),
+                      .stands_in = stands_in};
   if (tensors.size() == all) return batch;
-  if (tensors[all].numel() != batch.examples) {
+  if (tensors[all].numel() != batch.rows) {
     throw step_error(absl::StrCat("the weights of a batch have the shape ",
                                   format_shape(tensors[all].sizes()), ", but there are ",
-                                  batch.examples, " examples; give one weight for each"));
+                                  batch.rows, " examples; give one weight for each"));
   }
-  batch.weights = tensors[all].reshape({batch.examples});
+  batch.weights = tensors[all].reshape({batch.rows});
   return batch;
 }
 
@@ -95,8 +111,6 @@ TrainingBatch take_apart(const Tensors& tensors, const CompileOptions& options) 
 // examples, divided by the number of examples.
 Tensor loss_of(const ModelParts& parts, const Tensor& output, const Tensor& target,
                const Tensor& weights, int64_t examples) {
-  // The part of a batch that a replica gets may be empty. A mean would not be a number.
-  if (examples == 0) return output.sum();
   Tensor loss;
   try {
     loss = weights.defined() ? parts.options.loss.per_example(output, target)
@@ -135,12 +149,12 @@ Tensor total_loss(const ModelParts& parts, const TrainingBatch& batch, const Ten
   }
   Tensor weights = batch.weights;
   if (!parts.class_weights.empty()) {
-    const Tensor by_class = parts.class_weights.of(batch.targets[0], batch.examples);
+    const Tensor by_class = parts.class_weights.of(batch.targets[0], batch.rows);
     weights = weights.defined() ? weights * by_class : by_class;
   }
   Tensor total;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    Tensor loss = loss_of(parts, outputs[i], batch.targets[i], weights, batch.examples);
+    Tensor loss = loss_of(parts, outputs[i], batch.targets[i], weights, batch.rows);
     if (!parts.options.loss_weights.empty()) loss = loss * parts.options.loss_weights[i];
     total = total.defined() ? total + loss : loss;
   }
@@ -163,14 +177,16 @@ Tensor leading_sums(const ModelParts& parts, double share, int64_t examples, con
   const auto dtype = as_float ? at::kFloat : at::kDouble;
   const double count = static_cast<double>(examples);
   const at::NoGradGuard no_gradients;
-  return at::cat({at::tensor({share, count}, dtype), (loss.to(dtype) * count).reshape({1})});
+  const Tensor sum = examples == 0 ? at::zeros({1}, dtype) : (loss.to(dtype) * count).reshape({1});
+  return at::cat({at::tensor({share, count}, dtype), sum});
 }
 
 void add_metrics(const ModelParts& parts, const TrainingBatch& batch, const Tensors& outputs,
                  Tensors& sums) {
   for (const Metric& metric : parts.options.metrics) {
-    sums.push_back(Access<Metric>::rule(metric).sums_of(batch.targets[0].detach(),
-                                                        outputs[0].detach(), Tensor()));
+    const Tensor of_batch = Access<Metric>::rule(metric).sums_of(batch.targets[0].detach(),
+                                                                 outputs[0].detach(), Tensor());
+    sums.push_back(batch.stands_in ? at::zeros_like(of_batch) : of_batch);
   }
 }
 
@@ -201,27 +217,48 @@ Tensors gradients_of(const Optimizer& optimizer, const Tensor& loss) {
   return gradients;
 }
 
-// A step of one replica. `examples` is the number of examples of all replicas. Batches count by
-// their examples, so that the step is the same as one with all examples in a single batch.
-Tensors train_once(const ModelParts& parts, const std::vector<Tensors>& batches, int64_t examples) {
+// The examples of a step. Their number in all workers is known when the step runs, and not when it
+// is captured.
+struct StepExamples {
+  int64_t here = 0;    // number of examples of the replicas in this process
+  Tensor all_workers;  // number of those of all workers; undefined if there is only this process
+  Tensors filled;      // a batch of this process that has examples; empty if there is none
+
+  // Returns the loss of a batch, in proportion to its share of the step's examples. Uses their
+  // number in all workers even if the share is 0: a sum that a graph does not use is left out of
+  // it, but all workers must make it.
+  Tensor share_of(const Tensor& loss, int64_t examples) const {
+    if (all_workers.defined()) {
+      return loss * (static_cast<double>(examples) / all_workers).to(loss.scalar_type());
+    }
+    if (examples == 0) return loss * 0.0;
+    if (examples == here) return loss;
+    return loss * (static_cast<double>(examples) / static_cast<double>(here));
+  }
+};
+
+// A step of one replica. Batches count by their examples, so that the step is the same as one with
+// all examples in a single batch.
+Tensors train_once(const ModelParts& parts, const std::vector<Tensors>& batches,
+                   const StepExamples& examples) {
   const int count = static_cast<int>(batches.size());
   Tensors sums, gradients;
   for (const Tensors& drawn : batches) {
-    const TrainingBatch batch = take_apart(drawn, parts.options);
+    const TrainingBatch batch = take_apart(drawn, examples.filled, parts.options);
+    const KeptStatistics statistics(batch.stands_in ? parts.net.get() : nullptr);
     const Tensors outputs = run_forward(parts, batch.inputs);
     const Tensor loss = total_loss(parts, batch, outputs);
-    Tensors of_batch{leading_sums(parts, 1.0 / (count * parts.replicas), batch.examples, loss)};
+    Tensors of_batch{leading_sums(parts, 1.0 / (count * parts.replicas), batch.examples(), loss)};
     add_metrics(parts, batch, outputs, of_batch);
     add_sums(sums, of_batch);
-    const Tensor share =
-        batch.examples == examples
-            ? loss
-            : loss * (static_cast<double>(batch.examples) / static_cast<double>(examples));
+    const Tensor share = examples.share_of(loss, batch.examples());
     if (count == 1) {
       parts.optimizer->minimize(share, {.clip_norm = parts.options.clip_norm});
+      statistics.restore();
       return sums;
     }
     const Tensors found = gradients_of(*parts.optimizer, share);
+    statistics.restore();
     gradients.resize(found.size());
     for (size_t k = 0; k < found.size(); ++k) {
       if (!found[k].defined()) continue;
@@ -237,16 +274,20 @@ Tensors evaluate_once(const ModelParts& parts, Iterator& batches) {
   const at::NoGradGuard no_gradients;
   const auto drawn = batches.next_optional();
   if (!drawn) return {};
-  const TrainingBatch batch = take_apart(*drawn, parts.options);
+  const TrainingBatch batch = take_apart(*drawn, {}, parts.options);
   const Tensors outputs = run_forward(parts, batch.inputs);
   const Tensor loss = total_loss(parts, batch, outputs);
-  Tensors sums{leading_sums(parts, 1, batch.examples, loss)};
+  Tensors sums{leading_sums(parts, 1, batch.examples(), loss)};
   add_metrics(parts, batch, outputs, sums);
   return sums;
 }
 
-Tensors run_own(const ModelParts& parts, const Tensors& batch, std::vector<std::string>& names) {
+// A step of the user's own, of one replica. Its figures count by its examples. It gets a part
+// without examples as it is: only the step knows how to scale its loss.
+Tensors run_own(const ModelParts& parts, const Tensors& batch, const StepExamples& examples,
+                std::vector<std::string>& names) {
   const std::map<std::string, Tensor> figures = parts.options.train_step(batch);
+  const int64_t mine = examples_of(batch);
   names.clear();
   Tensors values;
   for (const auto& [name, figure] : figures) {
@@ -257,18 +298,23 @@ Tensors run_own(const ModelParts& parts, const Tensors& batch, std::vector<std::
                        ", but a figure must be a single number; use its mean()"));
     }
     names.push_back(name);
-    values.push_back(figure.detach().to(at::kDouble).reshape({}) / parts.replicas);
+    const Tensor value = figure.detach().to(at::kDouble).reshape({});
+    if (parts.replicas == 1) {
+      values.push_back(value);
+    } else {
+      // A mean over a part without examples is not a number.
+      values.push_back(examples.share_of(mine > 0 ? value : at::zeros({}, at::kDouble), mine));
+    }
   }
-  const double examples = static_cast<double>(examples_of(batch));
   if (values.empty()) throw step_error("train_step returned no figures; return the loss at least");
-  return {numbers({1.0 / parts.replicas, examples, 0}) + 0, at::stack(values)};
+  return {numbers({1.0 / parts.replicas, static_cast<double>(mine), 0}) + 0, at::stack(values)};
 }
 
 // Draws the batches of a step, accumulate_steps for each replica. Returns nullopt if there are too
 // few.
 std::optional<PerReplica<std::vector<Tensors>>> draw_batches(const ModelParts& parts,
                                                              Iterator& batches) {
-  std::vector<std::vector<Tensors>> drawn(parts.replicas);
+  std::vector<std::vector<Tensors>> drawn(parts.replica_set.here);
   for (std::vector<Tensors>& of_replica : drawn) {
     for (int i = 0; i < parts.options.accumulate_steps; ++i) {
       auto batch = batches.next_optional();
@@ -286,16 +332,23 @@ StepFunction make_step(const std::string& name, const ModelParts& parts, Step st
   return function(name, [parts, step = std::move(step)](Iterator& batches) -> std::vector<Tensor> {
     auto drawn = draw_batches(parts, batches);
     if (!drawn) return {};
-    int64_t examples = 0;
+    StepExamples examples;
     for (const std::vector<Tensors>& of_replica : drawn->values()) {
       for (const Tensors& batch : of_replica) {
-        // Batches without an axis of examples are rejected later.
-        if (!batch.empty() && batch[0].dim() > 0) examples += batch[0].size(0);
+        if (batch.empty() || batch[0].dim() == 0 || is_empty(batch)) continue;
+        examples.here += batch[0].size(0);
+        if (examples.filled.empty()) examples.filled = batch;
       }
     }
     const auto run = [&](const std::vector<Tensors>& mine) { return step(parts, mine, examples); };
     if (parts.replicas == 1) return run((*drawn)[0]);
-    return reduce_replicas(ReduceOp::kSum, run_replicas(parts.replicas, run, *drawn));
+    WorkerGroup* const workers = parts.replica_set.workers;
+    if (workers != nullptr) {
+      // The elements of a dataset of one's own may all be batches without examples.
+      examples.all_workers =
+          sum_over_workers(*workers, at::full({}, examples.here, at::kDouble)).clamp_min(1);
+    }
+    return reduce_replicas(ReduceOp::kSum, run_replicas(parts.replica_set, run, *drawn), workers);
   });
 }
 
@@ -359,8 +412,9 @@ StepFunction make_evaluate_step(const ModelParts& parts) {
 
 StepFunction make_own_step(const ModelParts& parts, const StepFigures& figures) {
   return make_step("train_step", parts,
-                   [figures](const ModelParts& own, const std::vector<Tensors>& batches, int64_t) {
-                     return run_own(own, batches[0], *figures);
+                   [figures](const ModelParts& own, const std::vector<Tensors>& batches,
+                             const StepExamples& examples) {
+                     return run_own(own, batches[0], examples, *figures);
                    });
 }
 

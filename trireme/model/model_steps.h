@@ -6,12 +6,18 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "trireme/distribute/step_runner.h"
+#include "trireme/function/replicas.h"
 #include "trireme/model/figure_sums.h"
 #include "trireme/model/model_options.h"
+
+namespace torch::nn {
+class Module;
+}
 
 namespace trireme::internal {
 
@@ -36,11 +42,13 @@ class ClassWeights {
 // The parts of a model that its steps consist of. Steps must not hold the strategy: a closure of
 // one would then keep alive the coordinator that runs it.
 struct ModelParts {
+  std::shared_ptr<const torch::nn::Module> net;
   std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)> forward;
   CompileOptions options;
   std::optional<Optimizer> optimizer;  // bound; nullopt if a train_step keeps it to itself
   ClassWeights class_weights;
-  int replicas = 1;  // number of replicas that share a step
+  ReplicaSet replica_set = 1;  // replicas that share a step
+  int replicas = 1;            // their number in all workers
 };
 
 // Throws an error of LibTorch that a step has thrown as an Error.

@@ -158,13 +158,17 @@ TensorBoard::TensorBoard(std::string folder, TensorBoardOptions options)
   }
 }
 
+void TensorBoard::on_train_begin(Fit& fit) {
+  writes_ = fit.is_chief();
+}
+
 void TensorBoard::on_epoch_begin(Fit& fit) {
   last_step_ = fit.step();
-  if (!options_.text.empty()) runs_->add_texts(options_.text, fit.step());
+  if (writes_ && !options_.text.empty()) runs_->add_texts(options_.text, fit.step());
 }
 
 void TensorBoard::on_batch_end(Fit& fit, const Logs& logs) {
-  if (options_.update_freq == 0 || logs.entries().empty()) return;
+  if (!writes_ || options_.update_freq == 0 || logs.entries().empty()) return;
   const int64_t before = std::exchange(last_step_, fit.step());
   if (before / options_.update_freq == last_step_ / options_.update_freq) return;
   EventFile& file = runs_->file(kTrainRun);
@@ -175,6 +179,7 @@ void TensorBoard::on_batch_end(Fit& fit, const Logs& logs) {
 }
 
 void TensorBoard::on_epoch_end(Fit& fit, Logs& logs) {
+  if (!writes_) return;
   for (const auto& [name, value] : logs.entries()) {
     const bool is_validation = absl::StartsWith(name, kValidationPrefix);
     runs_->file(is_validation ? kValidationRun : kTrainRun)
@@ -205,7 +210,7 @@ std::string TensorBoard::save() const {
 }
 
 void TensorBoard::restore(const std::string& state) {
-  runs_->restore(state);
+  if (writes_) runs_->restore(state);
 }
 
 }  // namespace trireme

@@ -32,12 +32,14 @@ struct TensorBoardOptions {
 //
 // Each process writes new files. A fit that continues from a checkpoint removes the records of the
 // steps that it repeats. Copies write to the same files. Throws Error, which names the file, if one
-// cannot be written, for example since the disk is full; this ends the fit.
+// cannot be written, for example since the disk is full; this ends the fit. Of several workers that
+// train together, worker 0 writes the files.
 class TensorBoard : public Callback {
  public:
   // Makes the callback. Throws Error if an option is not valid.
   explicit TensorBoard(std::string folder, TensorBoardOptions options = {});
 
+  void on_train_begin(Fit& fit) override;
   void on_epoch_begin(Fit& fit) override;
   void on_epoch_end(Fit& fit, Logs& logs) override;
   void on_batch_end(Fit& fit, const Logs& logs) override;
@@ -50,6 +52,7 @@ class TensorBoard : public Callback {
 
   TensorBoardOptions options_;
   std::shared_ptr<Runs> runs_;
+  bool writes_ = true;     // False on a worker other than the chief, which writes nothing.
   int64_t last_step_ = 0;  // Number of steps at the last call for a batch.
 };
 

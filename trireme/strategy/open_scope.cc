@@ -4,6 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/base/error.h"
+#include "trireme/function/replicas.h"
+
 namespace trireme {
 
 // Defined here, so that the strategy's own files need not know that scopes are noted.
@@ -19,7 +22,13 @@ thread_local std::vector<ScopedStrategy> open_strategies;
 
 }  // namespace
 
+// Replicas take turns on one thread, so the scope of one would be that of the others.
 OpenScope::OpenScope(ScopedStrategy strategy) {
+  if (in_replica()) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                "the scope of a strategy is opened in a replica, but would hold for the other "
+                "replicas, too; open it outside of run()");
+  }
   open_strategies.push_back(std::move(strategy));
 }
 

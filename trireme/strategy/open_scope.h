@@ -15,7 +15,7 @@ using ScopedStrategy =
     std::variant<std::monostate, ParameterServerStrategy, std::shared_ptr<StrategyKind>>;
 
 // Notes that a scope of a strategy is open on the thread that makes the object, for as long as the
-// object lives. Scopes nest.
+// object lives. Scopes nest. Throws Error in a replica.
 class OpenScope {
  public:
   explicit OpenScope(ScopedStrategy strategy);

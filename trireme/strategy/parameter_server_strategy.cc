@@ -40,7 +40,8 @@ ParameterServersOptions servers_options(const ParameterServerStrategyOptions& op
           .placement = options.placement,
           .connect_timeout = options.connect_timeout,
           .certs = options.certs,
-          .largest_whole_gradient = options.largest_whole_gradient};
+          .largest_whole_gradient = options.largest_whole_gradient,
+          .shared_memory = options.shared_memory};
 }
 
 // The tensors of a distributed module and those of a local one with the same names.

@@ -46,6 +46,9 @@ struct ParameterServerStrategyOptions {
   // A step that would push a larger one is rejected when it is captured: each of its runs would
   // build and send as many bytes as the variable has, and the optimizer would change every row.
   uint64_t largest_whole_gradient = 64 << 20;
+  // True to pass large variables and gradients through shared memory between this program or the
+  // workers and ps tasks on the same machine, instead of over their connections.
+  bool shared_memory = true;
   // Number of synchronous replicas on each worker, which run() runs.
   int replicas = 1;
 };

@@ -54,17 +54,18 @@ void check_argument(const PerReplica<T>& argument, int replicas) {
   check_slices(argument.size(), replicas);
 }
 
-// Calls `fn` once for each replica. Implements run() of strategies.
+// Calls `fn` once for each replica of this process. Implements run() of strategies.
 template <typename Fn, typename... Args>
-auto run_replicas(int replicas, Fn& fn, Args&... args) {
+auto run_replicas(const ReplicaSet& replicas, Fn& fn, Args&... args) {
   using Result = std::invoke_result_t<Fn&, decltype(slice(args, 0))...>;
-  (check_argument(args, replicas), ...);
+  (check_argument(args, replicas.here), ...);
   if constexpr (std::is_void_v<Result>) {
-    for_each_replica(replicas, [&](int replica) { fn(slice(args, replica)...); });
+    for_each_replica(replicas, [&]([[maybe_unused]] int replica) { fn(slice(args, replica)...); });
   } else {
     std::vector<std::decay_t<Result>> results;
-    for_each_replica(replicas,
-                     [&](int replica) { results.push_back(fn(slice(args, replica)...)); });
+    for_each_replica(replicas, [&]([[maybe_unused]] int replica) {
+      results.push_back(fn(slice(args, replica)...));
+    });
     return PerReplica<std::decay_t<Result>>(std::move(results));
   }
 }
@@ -73,9 +74,10 @@ inline Aggregation aggregation_of(ReduceOp op) {
   return op == ReduceOp::kSum ? Aggregation::kSum : Aggregation::kMean;
 }
 
-// Combines the values of the replicas tensor by tensor. Implements reduce() of strategies.
+// Combines the values of the replicas tensor by tensor, with `workers` over all workers. Implements
+// reduce() of strategies.
 template <typename T>
-T reduce_replicas(ReduceOp op, const PerReplica<T>& values) {
+T reduce_replicas(ReduceOp op, const PerReplica<T>& values, WorkerGroup* workers = nullptr) {
   static_assert(Structure<T>::kTensorsOnly, "reduce() takes tensors, or structures of tensors");
   std::vector<std::vector<at::Tensor>> by_replica;
   for (const T& value : values.values()) {
@@ -83,7 +85,7 @@ T reduce_replicas(ReduceOp op, const PerReplica<T>& values) {
     Structure<T>::flatten(value, flattened);
     by_replica.push_back(std::move(flattened.tensors));
   }
-  const std::vector<at::Tensor> reduced = aggregate(aggregation_of(op), by_replica);
+  const std::vector<at::Tensor> reduced = aggregate(aggregation_of(op), by_replica, workers);
   TensorCursor reader(reduced);
   return Structure<T>::replace(values[0], reader);
 }

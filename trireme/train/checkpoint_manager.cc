@@ -3,6 +3,10 @@
 // the beginning of the one to the end of the other, and during a restore, so that at most one of
 // them uses the folder. Waits for it have no deadline of their own: the save and each of its parts
 // have.
+//
+// If workers train together, worker 0 does all of this. The others take part in the agreements
+// (worker_agreement.h), so that all workers return at the same moment, with the same result or the
+// same error. Each of them restores its own copy of the variables.
 #include "trireme/train/checkpoint_manager.h"
 
 #include <algorithm>
@@ -10,8 +14,10 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "trireme/base/error.h"
 #include "trireme/base/executor.h"
 #include "trireme/base/files.h"
@@ -26,7 +32,10 @@
 #include "trireme/train/checkpoint_save.h"
 #include "trireme/train/kept_checkpoints.h"
 #include "trireme/train/lost_server.h"
+#include "trireme/train/restore_result.h"
 #include "trireme/train/sigterm.h"
+#include "trireme/train/worker_agreement.h"
+#include "trireme/train/worker_positions.h"
 
 namespace trireme {
 
@@ -34,7 +43,9 @@ using internal::CheckpointDirectory;
 using internal::CheckpointEntry;
 using internal::CheckpointReader;
 using internal::CheckpointSave;
+using internal::Damage;
 using internal::Manifest;
+using internal::RestoreResult;
 
 namespace {
 
@@ -78,6 +89,7 @@ class CheckpointManager::Impl {
       : files_(files),
         options_((check_options(directory, options), options)),
         objects_(objects),
+        agreement_(objects_.workers()),
         directory_(files_, absolute_path(directory)),
         kept_(files_, {.keep = options.keep,
                        .keep_best = options.keep_best,
@@ -92,49 +104,19 @@ class CheckpointManager::Impl {
 
   bool save(int64_t step, std::optional<double> metric) {
     check_not_capturing("save");
-    if (step < 0 || (metric && !std::isfinite(*metric))) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  absl::StrCat("cannot save step ", step,
-                               metric ? absl::StrCat(" with the metric ", *metric) : "",
-                               ": the step must not be negative, and a metric must be a finite "
-                               "number"));
-    }
-    {
-      MutexLock lock(mutex_);
-      throw_pending();
-      while (busy_) {
-        if (options_.when_busy == WhenBusy::kSkip) return false;
-        idle_.wait(mutex_);
-      }
-      throw_pending();  // the error of the save that it has waited for
-      busy_ = true;
-    }
-    auto cut = make_cut(static_cast<uint64_t>(step), metric);
-    if (!cut.ok()) {
-      const absl::Status error = abandon(step, cut.status());
-      end();
-      internal::throw_lost_or_error(error);
-    }
-    {
-      MutexLock lock(mutex_);
-      last_step_ = step;
-      last_time_ = Clock::real().now();
-    }
-    writer_.submit(
-        [this, step, save = *std::move(cut)]() mutable { finish(step, std::move(save)); });
-    return true;
+    const Positions positions = internal::positions_of_workers(agreement_, objects_);
+    constexpr char kSaved[] = "saved";
+    const auto save_as_chief = [&]() -> std::string {
+      return save_here(step, metric, positions) ? kSaved : "skipped";
+    };
+    return agreement_.decide(save_as_chief, "save of a checkpoint") == kSaved;
   }
 
   bool save_if_due(int64_t step, std::optional<double> metric) {
-    if (sigterm_ && sigterm_->received()) return save_on_sigterm(step, metric);
-    {
-      MutexLock lock(mutex_);
-      const bool due =
-          (options_.every_steps > 0 && step - last_step_ >= options_.every_steps) ||
-          (options_.every.count() > 0 && Clock::real().now() - last_time_ >= options_.every);
-      if (!due) return false;
-    }
-    return save(step, metric);
+    const std::vector<bool> agreed = agreement_.any(
+        {sigterm_ && sigterm_->received(), agreement_.is_chief() && is_due(step)}, "due save");
+    if (agreed[0]) return save_on_sigterm(step, metric);
+    return agreed[1] && save(step, metric);
   }
 
   bool interrupted() const {
@@ -143,9 +125,13 @@ class CheckpointManager::Impl {
   }
 
   void wait() {
-    wait_until_idle();
-    MutexLock lock(mutex_);
-    throw_pending();
+    const auto wait_as_chief = [&]() -> std::string {
+      wait_until_idle();
+      MutexLock lock(mutex_);
+      throw_pending();
+      return "";
+    };
+    agreement_.decide(wait_as_chief, "wait for a checkpoint");
   }
 
   SaveStats last_save() const {
@@ -157,9 +143,11 @@ class CheckpointManager::Impl {
     check_not_capturing("restore_or_initialize");
     std::vector<std::string> damages;
     bool unreadable = false;
-    const std::vector<std::string> paths = checkpoints();
+    const auto list_as_chief = [&] { return absl::StrJoin(checkpoints(), "\n"); };
+    const std::vector<std::string> paths = absl::StrSplit(
+        agreement_.decide(list_as_chief, "list of checkpoints"), '\n', absl::SkipEmpty());
     for (const std::string& path : paths) {
-      const Restored restored = restore_alone(path, {}, /*may_skip=*/true);
+      const RestoreResult restored = restore_alone(path, {}, /*may_skip=*/true);
       if (restored.damage == Damage::kNone) return step_or_throw(restored);
       unreadable = unreadable || restored.damage == Damage::kUnreadable;
       damages.push_back(describe(restored.step.status()));
@@ -168,19 +156,7 @@ class CheckpointManager::Impl {
                   ", and the one before it is used: ", damages.back());
     }
     if (paths.empty()) return 0;
-    const std::string causes = absl::StrJoin(damages, "; ");
-    const Origin origin{"", absl::StrCat("folder '", directory_.path(), "'")};
-    if (unreadable) {
-      throw Error(ErrorCode::kUnavailable,
-                  absl::StrCat("none of the ", paths.size(), " checkpoints can be read: ", causes,
-                               ". Start the program again when the disk works"),
-                  origin);
-    }
-    throw Error(
-        ErrorCode::kDataLoss,
-        absl::StrCat("all ", paths.size(), " checkpoints are damaged: ", causes,
-                     ". Restore the files from a backup, or remove the folder to begin anew"),
-        origin);
+    throw internal::unusable_folder(directory_.path(), damages, unreadable);
   }
 
   int64_t restore(const std::string& checkpoint, const RestoreOptions& options) {
@@ -188,7 +164,8 @@ class CheckpointManager::Impl {
     const std::string path = checkpoint.find('/') == std::string::npos
                                  ? join_path(directory_.path(), checkpoint)
                                  : absolute_path(checkpoint);
-    return step_or_throw(restore_alone(path, options, /*may_skip=*/false));
+    const std::string agreed = agreement_.decide([&] { return path; }, "path of a checkpoint");
+    return step_or_throw(restore_alone(agreed, options, /*may_skip=*/false));
   }
 
   std::vector<std::string> checkpoints() const {
@@ -200,6 +177,8 @@ class CheckpointManager::Impl {
   }
 
  private:
+  using Positions = std::vector<std::vector<internal::SavedPosition>>;
+
   void end(const absl::Status& error = absl::OkStatus()) {
     MutexLock lock(mutex_);
     error_.Update(error);
@@ -221,6 +200,47 @@ class CheckpointManager::Impl {
     if (error_.ok()) return;
     log_error("the last save of a checkpoint failed: ", describe(error_));
     error_ = absl::OkStatus();
+  }
+
+  // Saves, on worker 0.
+  bool save_here(int64_t step, std::optional<double> metric, const Positions& positions) {
+    if (step < 0 || (metric && !std::isfinite(*metric))) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  absl::StrCat("cannot save step ", step,
+                               metric ? absl::StrCat(" with the metric ", *metric) : "",
+                               ": the step must not be negative, and a metric must be a finite "
+                               "number"));
+    }
+    {
+      MutexLock lock(mutex_);
+      throw_pending();
+      while (busy_) {
+        if (options_.when_busy == WhenBusy::kSkip) return false;
+        idle_.wait(mutex_);
+      }
+      throw_pending();  // the error of the save that it has waited for
+      busy_ = true;
+    }
+    auto cut = make_cut(static_cast<uint64_t>(step), metric, positions);
+    if (!cut.ok()) {
+      const absl::Status error = abandon(step, cut.status());
+      end();
+      internal::throw_lost_or_error(error);
+    }
+    {
+      MutexLock lock(mutex_);
+      last_step_ = step;
+      last_time_ = Clock::real().now();
+    }
+    writer_.submit(
+        [this, step, save = *std::move(cut)]() mutable { finish(step, std::move(save)); });
+    return true;
+  }
+
+  bool is_due(int64_t step) const {
+    MutexLock lock(mutex_);
+    return (options_.every_steps > 0 && step - last_step_ >= options_.every_steps) ||
+           (options_.every.count() > 0 && Clock::real().now() - last_time_ >= options_.every);
   }
 
   bool save_on_sigterm(int64_t step, std::optional<double> metric) {
@@ -249,7 +269,8 @@ class CheckpointManager::Impl {
   }
 
   absl::StatusOr<std::unique_ptr<CheckpointSave>> make_cut(uint64_t step,
-                                                           std::optional<double> metric) {
+                                                           std::optional<double> metric,
+                                                           const Positions& positions) {
     TRIREME_RETURN_IF_ERROR(confirm_membership());
     TRIREME_RETURN_IF_ERROR(kept_.make_room(directory_, step));
     TRIREME_ASSIGN_OR_RETURN(const std::string folder, directory_.begin(step));
@@ -258,7 +279,8 @@ class CheckpointManager::Impl {
                                {.step = step,
                                 .metric = metric,
                                 .stream = options_.mode == SaveMode::kStream,
-                                .drain_timeout = options_.drain_timeout});
+                                .drain_timeout = options_.drain_timeout,
+                                .positions = positions});
   }
 
   // Writes and commits a save. Runs on `writer_`.
@@ -309,20 +331,7 @@ class CheckpointManager::Impl {
     return found;
   }
 
-  // Ways in which the files of a checkpoint can make a restore fail.
-  enum class Damage {
-    kNone,
-    kDamaged,
-    kUnreadable,  // The disk has failed, which may pass.
-  };
-
-  // Result of a restore: the step, or an error.
-  struct Restored {
-    absl::StatusOr<int64_t> step;
-    Damage damage = Damage::kNone;
-  };
-
-  static int64_t step_or_throw(const Restored& restored) {
+  static int64_t step_or_throw(const RestoreResult& restored) {
     // Servers report damaged files with the code of a lost server.
     if (restored.damage == Damage::kNone) internal::throw_lost_or_error(restored.step.status());
     return value_or_throw(restored.step);
@@ -330,13 +339,15 @@ class CheckpointManager::Impl {
 
   // Restores while no save is in flight. With `may_skip`, the program goes back behind a checkpoint
   // that cannot be read.
-  Restored restore_alone(const std::string& path, const RestoreOptions& options, bool may_skip) {
+  RestoreResult restore_alone(const std::string& path, const RestoreOptions& options,
+                              bool may_skip) {
     {
       MutexLock lock(mutex_);
       while (busy_) idle_.wait(mutex_);
       busy_ = true;
     }
-    Restored restored = restore_now(path, options);
+    const absl::Cleanup idle = [this] { end(); };
+    RestoreResult restored = restore_now(path, options);
     const auto [folder, name] = split_path(path);
     const auto step = internal::checkpoint_step(name);
     if (step && folder == directory_.path()) {
@@ -344,7 +355,6 @@ class CheckpointManager::Impl {
       if (restored.damage == Damage::kDamaged) kept_.add_damaged(*step);
       if (restored.damage == Damage::kUnreadable && may_skip) kept_.add_unreadable(*step);
     }
-    end();
     return restored;
   }
 
@@ -363,36 +373,47 @@ class CheckpointManager::Impl {
     }
   }
 
-  Restored restore_now(const std::string& path, const RestoreOptions& options) {
+  RestoreResult restore_now(const std::string& path, const RestoreOptions& options) {
     const auto failed = [&](const absl::Status& status, Damage damage) {
-      if (damage != Damage::kNone) return Restored{status, damage};
-      return Restored{internal::find_lost_server(objects_.backend(), status)};
+      if (damage != Damage::kNone) return RestoreResult{status, damage};
+      return RestoreResult{internal::find_lost_server(objects_.backend(), status)};
     };
+    const std::vector<std::string> names = internal::names_of_chief(agreement_, objects_);
     const auto reader = CheckpointReader::open(files_, path);
-    if (!reader.ok()) return failed(reader.status(), damage_of(reader.status()));
     std::unique_ptr<internal::BackendPause> pause;
     std::optional<internal::CheckpointRestore> restore;
-    const absl::Status prepared = try_call([&] {
-      if (const auto& backend = objects_.backend()) {
-        objects_.ps_variables();  // creates them, which needs no pause
-        const Time limit = after(kRestoreDrain);
-        pause = value_or_throw(backend->pause(limit, limit + kRestoreDrain));
-      }
-      restore.emplace(objects_, **reader, options);
-    });
-    if (!prepared.ok()) return failed(prepared, Damage::kNone);
+    const auto prepare = [&]() -> RestoreResult {
+      if (!reader.ok()) return failed(reader.status(), damage_of(reader.status()));
+      const absl::Status prepared = try_call([&] {
+        if (const auto& backend = objects_.backend()) {
+          objects_.ps_variables();  // creates them, which needs no pause
+          const Time limit = after(kRestoreDrain);
+          pause = value_or_throw(backend->pause(limit, limit + kRestoreDrain));
+        }
+        restore.emplace(objects_, **reader, options, names);
+      });
+      if (!prepared.ok()) return failed(prepared, Damage::kNone);
+      return {static_cast<int64_t>((*reader)->manifest().step)};
+    };
+    const auto agree = [&](const RestoreResult& mine) {
+      return agree_on_restore(agreement_, mine, mine.step.ok() ? (*reader)->manifest().id : "",
+                              path);
+    };
+    const RestoreResult prepared = agree(prepare());
+    if (!prepared.step.ok()) return prepared;
     const absl::Status done = try_call([&] { restore->run(); });
-    if (!done.ok()) return failed(done, damage_of(done));
-    const auto step = static_cast<int64_t>((*reader)->manifest().step);
+    const RestoreResult restored = agree(done.ok() ? prepared : failed(done, damage_of(done)));
+    if (!restored.step.ok()) return restored;
     MutexLock lock(mutex_);
-    last_step_ = step;
+    last_step_ = *restored.step;
     last_time_ = Clock::real().now();
-    return {step};
+    return restored;
   }
 
   Files& files_;
   const CheckpointOptions options_;
   const internal::CheckpointObjects objects_;
+  const internal::WorkerAgreement agreement_;
   std::optional<internal::SigtermWatch> sigterm_;
 
   // Used by the thread that has set busy_, and by `writer_` in its place.

@@ -84,6 +84,11 @@ struct SaveStats {
 // save() and restore() hold the coordinators of the variables' strategy, and its functions that
 // other threads call. Steps on variables in the program's memory must not run meanwhile.
 // Thread-safe otherwise. Only one process may save into a folder at a time.
+//
+// Under MultiWorkerMirroredStrategy every worker makes the same manager and makes the same calls,
+// in the same order. Worker 0 decides and writes, so the files are its own, and the calls of all
+// workers return the same, or throw the same error. A checkpoint is restored by every worker, so
+// all of them must share the folder.
 class CheckpointManager {
  public:
   // Prepares to save `objects`. Creates neither the folder nor a checkpoint. Throws Error if a
@@ -101,13 +106,14 @@ class CheckpointManager {
   // and the restores. A save that fails leaves no checkpoint and changes no other.
   bool save(int64_t step, std::optional<double> metric = std::nullopt);
   // Saves if `every_steps` or `every` have passed since the last save, or since the restore, or if
-  // SIGTERM has arrived. Returns true if it has saved.
+  // SIGTERM has arrived, at any worker. Returns true if it has saved.
   bool save_if_due(int64_t step, std::optional<double> metric = std::nullopt);
   // Returns true once SIGTERM has arrived and the state was saved. The training loop should end.
   bool interrupted() const;
   // Blocks until the save in flight is written. Throws its error.
   void wait();
-  // Returns the figures of the last save that was written; all are zero before the first.
+  // Returns the figures of the last save that this process has written; all are zero before the
+  // first.
   SaveStats last_save() const;
 
   // Restores the newest checkpoint and returns its step. A checkpoint that is damaged, or that the
@@ -127,9 +133,9 @@ class CheckpointManager {
   // counts and the seed.
   int64_t restore(const std::string& checkpoint, const RestoreOptions& options = {});
 
-  // Returns the path of the newest checkpoint, or nullopt if there is none.
+  // Returns the path of the newest checkpoint that this process finds, or nullopt if there is none.
   std::optional<std::string> latest() const;
-  // Returns the paths of all checkpoints, the newest first.
+  // Returns the paths of all checkpoints that this process finds, the newest first.
   std::vector<std::string> checkpoints() const;
 
  private:

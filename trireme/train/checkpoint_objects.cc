@@ -105,6 +105,16 @@ CheckpointedVariable& CheckpointObjects::add(const Variable& variable) {
     }
     backend_ = std::move(backend);
   }
+  WorkerGroup* const workers = record->backend == nullptr ? nullptr : record->backend->workers();
+  if (workers != nullptr) {
+    if (workers_ != nullptr && workers != workers_) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  absl::StrCat("variable '", record->name,
+                               "' belongs to another strategy than the variables before it; make a "
+                               "CheckpointManager with a folder of its own for each strategy"));
+    }
+    workers_ = workers;
+  }
   return variables_.emplace_back(CheckpointedVariable{variable, nullptr, {}});
 }
 

@@ -15,6 +15,7 @@
 #include "trireme/data/iterator.h"
 #include "trireme/data/used_numbers.h"
 #include "trireme/function/variable.h"
+#include "trireme/function/worker_values.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/ps/parameter_server_backend.h"
 #include "trireme/train/checkpointed.h"
@@ -71,6 +72,8 @@ class CheckpointObjects {
   const std::shared_ptr<ParameterServerBackend>& backend() const { return backend_; }
   // Returns the variables that are on parameter servers.
   std::vector<PsVariable> ps_variables() const;
+  // Returns the workers that train the variables together; null if there is only this process.
+  WorkerGroup* workers() const { return workers_; }
 
  private:
   CheckpointedVariable& add(const Variable& variable);
@@ -83,6 +86,7 @@ class CheckpointObjects {
   std::vector<CheckpointedIterator> iterators_;
   std::vector<CheckpointedText> texts_;
   std::shared_ptr<ParameterServerBackend> backend_;
+  WorkerGroup* workers_ = nullptr;
 };
 
 // A copy of the variables in the program's memory, with the state of their optimizers.

@@ -43,8 +43,9 @@ bool at_the_beginning(const SavedIterator& iterator) {
 }  // namespace
 
 CheckpointRestore::CheckpointRestore(const CheckpointObjects& objects,
-                                     const CheckpointReader& reader, const RestoreOptions& options)
-    : objects_(objects), reader_(reader), options_(options) {
+                                     const CheckpointReader& reader, const RestoreOptions& options,
+                                     const std::vector<std::string>& names)
+    : objects_(objects), reader_(reader), options_(options), names_(names) {
   match_variables();
   if (options_.patterns.empty()) {
     match_iterators();
@@ -74,8 +75,9 @@ void CheckpointRestore::match_variables() {
   for (const SavedVariable& variable : reader_.manifest().variables) {
     if (is_selected(options_, variable.name)) saved[variable.name] = &variable;
   }
-  for (const CheckpointedVariable& target : objects_.variables()) {
-    const std::string& name = target.variable.name();
+  for (size_t i = 0; i < objects_.variables().size(); ++i) {
+    const CheckpointedVariable& target = objects_.variables()[i];
+    const std::string& name = names_.at(i);
     if (!is_selected(options_, name)) continue;
     const auto found = saved.extract(name);
     if (!found) {
@@ -149,13 +151,15 @@ void CheckpointRestore::match_texts() {
 }
 
 bool CheckpointRestore::fits(const CheckpointedIterator& target, const SavedIterator& saved) {
+  // The workers of a group have different parts of a dataset. That of worker 0 is described.
+  const bool is_described = objects_.workers() == nullptr || objects_.workers()->worker() == 0;
   const std::string dataset = target.dataset();
-  if (dataset != saved.dataset) {
+  if (is_described && dataset != saved.dataset) {
     differences_.push_back(absl::StrCat(target.name, " is over ", dataset, ", and over ",
                                         saved.dataset, " in the checkpoint"));
     return false;
   }
-  const size_t workers = target.positions().size();
+  const size_t workers = workers_of(target);
   if (workers == saved.positions.size() || (target.per_worker() && at_the_beginning(saved))) {
     return true;
   }
@@ -164,6 +168,10 @@ bool CheckpointRestore::fits(const CheckpointedIterator& target, const SavedIter
                    " worker(s) in the checkpoint, and the program has ", workers,
                    ": which elements are left cannot be divided among another number of workers"));
   return false;
+}
+
+size_t CheckpointRestore::workers_of(const CheckpointedIterator& target) const {
+  return objects_.workers() != nullptr ? objects_.workers()->workers() : target.positions().size();
 }
 
 void CheckpointRestore::run() {
@@ -183,7 +191,11 @@ void CheckpointRestore::run() {
   for (const auto& [variable, value] : values) variable->assign(value);
   restore_optimizers();
   for (const RestoredIterator& iterator : iterators_) {
-    iterator.target.restore(iterator.saved.positions);
+    if (objects_.workers() == nullptr) {
+      iterator.target.restore(iterator.saved.positions);
+    } else {
+      iterator.target.restore({iterator.saved.positions.at(objects_.workers()->worker())});
+    }
   }
   if (!options_.patterns.empty()) return;
   restore_function_counts(reader_.manifest().functions);

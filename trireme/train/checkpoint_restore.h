@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "trireme/checkpoint/checkpoint_reader.h"
@@ -14,9 +15,9 @@ class CheckpointRestore {
  public:
   // Compares the checkpoint with the objects. Throws INVALID_ARGUMENT, which lists all differences,
   // unless the options say partial. Steps must be paused until the object is destroyed. The
-  // arguments must outlive it.
+  // arguments must outlive it. `names` are the names of the objects' variables in the checkpoint.
   CheckpointRestore(const CheckpointObjects& objects, const CheckpointReader& reader,
-                    const RestoreOptions& options);
+                    const RestoreOptions& options, const std::vector<std::string>& names);
 
   // Restores. Throws Error; with DATA_LOSS, only variables on servers may have changed.
   void run();
@@ -44,6 +45,8 @@ class CheckpointRestore {
   bool fits(const CheckpointedVariable& target, const SavedVariable& saved);
   bool same_state(const CheckpointedVariable& target, const SavedVariable& saved);
   bool fits(const CheckpointedIterator& target, const SavedIterator& saved);
+  // Returns the number of workers that draw from the iterator.
+  size_t workers_of(const CheckpointedIterator& target) const;
 
   void load_server_variables() const;
   void restore_optimizers() const;
@@ -51,6 +54,7 @@ class CheckpointRestore {
   const CheckpointObjects& objects_;
   const CheckpointReader& reader_;
   const RestoreOptions& options_;
+  const std::vector<std::string>& names_;
   std::vector<std::string> differences_;
   std::vector<Restored> variables_;
   std::vector<RestoredIterator> iterators_;

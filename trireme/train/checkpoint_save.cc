@@ -66,10 +66,13 @@ absl::Status CheckpointSave::make_cut(const CheckpointSaveOptions& options) {
   }
   const absl::Status copied = try_call([&] {
     for (const CheckpointedIterator& iterator : objects_.iterators()) {
-      manifest_.iterators.push_back({.name = iterator.name,
-                                     .per_worker = iterator.per_worker(),
-                                     .dataset = iterator.dataset(),
-                                     .positions = iterator.positions()});
+      const size_t i = manifest_.iterators.size();
+      const bool is_known = !options.positions.empty();
+      manifest_.iterators.push_back(
+          {.name = iterator.name,
+           .per_worker = is_known || iterator.per_worker(),
+           .dataset = iterator.dataset(),
+           .positions = is_known ? options.positions[i] : iterator.positions()});
     }
     for (const auto& optimizer : objects_.optimizers()) rates_[optimizer.get()] = optimizer->lr();
     manifest_.functions = function_counts();

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,6 +22,8 @@ struct CheckpointSaveOptions {
   std::optional<double> metric = std::nullopt;
   bool stream = false;
   Duration drain_timeout{};
+  // Positions of each iterator, one per worker that trains; empty to read them at the cut.
+  std::vector<std::vector<SavedPosition>> positions = {};
 };
 
 // One save into a folder, in two parts: the cut, which fixes the contents while training is held,

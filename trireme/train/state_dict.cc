@@ -1,5 +1,6 @@
 // A state dict is read and written where the tensors are: in the program, on the tasks of a
-// session, or on parameter servers. There, one call per server moves many tensors.
+// session, or on parameter servers. There, one call per server moves many tensors. Of workers that
+// train together, each has the tensors. Worker 0 writes the file, and all of them read it.
 #include "trireme/train/state_dict.h"
 
 #include <ATen/core/grad_mode.h>
@@ -23,6 +24,7 @@
 #include "trireme/ps/packing.h"
 #include "trireme/ps/parameter_server_backend.h"
 #include "trireme/train/state_dict_files.h"
+#include "trireme/train/worker_agreement.h"
 
 namespace trireme {
 namespace {
@@ -57,6 +59,17 @@ std::vector<StateTensor> state_tensors(const torch::nn::Module& module) {
     }
   }
   return tensors;
+}
+
+// Returns an agreement of the workers that train the tensors together.
+internal::WorkerAgreement agreement_for(const std::vector<StateTensor>& tensors) {
+  for (const StateTensor& tensor : tensors) {
+    if (tensor.variable == nullptr || tensor.variable->backend == nullptr) continue;
+    if (auto* const workers = tensor.variable->backend->workers()) {
+      return internal::WorkerAgreement(workers);
+    }
+  }
+  return internal::WorkerAgreement(nullptr);
 }
 
 void check_outside_capture(const char* call) {
@@ -216,13 +229,7 @@ void check_comparison(const StateComparison& comparison, const std::string& path
               {"", absl::StrCat("state dict '", path, "'")});
 }
 
-}  // namespace
-
-void save_state_dict(const torch::nn::Module& module, const std::string& path) {
-  check_outside_capture("save_state_dict");
-  const internal::SuspendDeviceCheck no_device_check;
-  const at::NoGradGuard no_gradients;
-  const std::vector<StateTensor> tensors = state_tensors(module);
+void write_state(const std::vector<StateTensor>& tensors, const std::string& path) {
   const std::vector<at::Tensor> values = values_of(tensors);
   std::vector<internal::TensorToSave> saved;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -241,13 +248,10 @@ void save_state_dict(const torch::nn::Module& module, const std::string& path) {
   throw_if_error(files.sync_directory(folder.empty() ? "." : folder));
 }
 
-std::vector<std::string> load_state_dict(torch::nn::Module& module, const std::string& path,
-                                         const RestoreOptions& options) {
-  check_outside_capture("load_state_dict");
-  const internal::SuspendDeviceCheck no_device_check;
-  const at::NoGradGuard no_gradients;
+std::vector<std::string> read_state(const std::vector<StateTensor>& tensors,
+                                    const std::string& path, const RestoreOptions& options) {
   const auto files = value_or_throw(StateDictFiles::open(Files::local(), path));
-  StateComparison comparison = compare_state(state_tensors(module), files, options);
+  StateComparison comparison = compare_state(tensors, files, options);
   check_comparison(comparison, path, options);
   Assignment assignment;
   for (const auto& [tensor, entry] : comparison.equal) {
@@ -255,6 +259,33 @@ std::vector<std::string> load_state_dict(torch::nn::Module& module, const std::s
   }
   assignment.finish();
   return std::move(comparison.not_set);
+}
+
+}  // namespace
+
+void save_state_dict(const torch::nn::Module& module, const std::string& path) {
+  check_outside_capture("save_state_dict");
+  const internal::SuspendDeviceCheck no_device_check;
+  const at::NoGradGuard no_gradients;
+  const std::vector<StateTensor> tensors = state_tensors(module);
+  const auto write_as_chief = [&]() -> std::string {
+    write_state(tensors, path);
+    return "";
+  };
+  agreement_for(tensors).decide(write_as_chief, "save_state_dict()");
+}
+
+std::vector<std::string> load_state_dict(torch::nn::Module& module, const std::string& path,
+                                         const RestoreOptions& options) {
+  check_outside_capture("load_state_dict");
+  const internal::SuspendDeviceCheck no_device_check;
+  const at::NoGradGuard no_gradients;
+  const std::vector<StateTensor> tensors = state_tensors(module);
+  const internal::WorkerAgreement agreement = agreement_for(tensors);
+  if (agreement.alone()) return read_state(tensors, path, options);
+  auto not_set = try_call([&] { return read_state(tensors, path, options); });
+  agreement.check(not_set.status(), "load_state_dict()");
+  return *std::move(not_set);
 }
 
 }  // namespace trireme

@@ -17,6 +17,9 @@ namespace trireme {
 // that run meanwhile may be seen in some of them and not in others. Throws Error if the file cannot
 // be written, or if a function is being captured.
 //
+// Under MultiWorkerMirroredStrategy all workers call it, and worker 0 writes the file, which is
+// there when the call returns anywhere.
+//
 //   tr::save_state_dict(net, "net.safetensors");
 //
 // In Python: net.load_state_dict(safetensors.torch.load_file("net.safetensors")).
@@ -31,6 +34,9 @@ void save_state_dict(const torch::nn::Module& module, const std::string& path);
 // they are, but at least one must agree.
 //
 // Returns the names in the module that were not set, which is empty unless the options say so.
+//
+// Under MultiWorkerMirroredStrategy all workers call it and read the file, so it must be in a
+// folder that they share. If one of them cannot read it, all throw its error.
 std::vector<std::string> load_state_dict(torch::nn::Module& module, const std::string& path,
                                          const RestoreOptions& options = {});
 
