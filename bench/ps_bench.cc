@@ -3,7 +3,9 @@
 //
 //   ps_bench server ours ADDRESS,ADDRESS INDEX
 //   ps_bench server bare
-//   ps_bench worker ours|bare ADDRESS,ADDRESS
+//   ps_bench worker ours|shm|bare ADDRESS,ADDRESS
+//
+// "shm" is a worker of ours that uses shared memory, "ours" one that does not.
 //
 // A server prints its address and serves until its input is closed. A worker executes each line of
 // its input ("pull N", "push N" or "many_small N") and answers with a line. A dense variable of 64
@@ -89,9 +91,10 @@ int execute_commands(const Commands& commands) {
   return 0;
 }
 
-int work_for_ours(const std::string& addresses) {
-  const auto client = value_or_throw(
-      PsClient::connect({.spec = spec_of(addresses)}, after(std::chrono::seconds(30))));
+int work_for_ours(const std::string& addresses, bool shared_memory) {
+  const auto client =
+      value_or_throw(PsClient::connect({.spec = spec_of(addresses), .shared_memory = shared_memory},
+                                       after(std::chrono::seconds(30))));
   const auto create = [&](const std::vector<VariableSpec>& specs, const Partitioner& partitioner) {
     std::vector<PsClient::PlacedVariable> made;
     for (const VariableLayout& layout :
@@ -165,7 +168,8 @@ int main(int argc, char** argv) {
     return serve_ours(arguments[2], std::stoi(arguments[3]));
   }
   if (what == "server bare") return serve_bare();
-  if (what == "worker ours" && arguments.size() == 3) return work_for_ours(arguments[2]);
+  if (what == "worker ours" && arguments.size() == 3) return work_for_ours(arguments[2], false);
+  if (what == "worker shm" && arguments.size() == 3) return work_for_ours(arguments[2], true);
   if (what == "worker bare" && arguments.size() == 3) return work_for_bare(arguments[2]);
   std::fprintf(stderr,
                "ps_bench: wrong arguments; run bench/compare ps, which starts this program\n");

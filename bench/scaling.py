@@ -11,7 +11,7 @@ compare = importlib.util.module_from_spec(importlib.util.spec_from_loader("compa
 loader.exec_module(compare)
 
 MIB = 2**20
-COLORS = ("#1f77b4", "#d62728")
+COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
 
 
 def status(pid, field):
@@ -38,8 +38,9 @@ def cpu_seconds(pid):
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
-def plot(path, x_name, y_name, lines):
-    """Writes an SVG plot of `lines`, lists of points by name. The x axis is logarithmic."""
+def plot(path, x_name, y_name, lines, values=True):
+    """Writes an SVG plot of `lines`, lists of points by name. The x axis is logarithmic. Each point has its value, or the
+    y axis has some values instead, which suits lines that are close to each other."""
     width, height, left, bottom = 480, 300, 60, 40
     points = [point for line in lines.values() for point in line]
     first, last = (math.log2(end(x for x, _ in points)) for end in (min, max))
@@ -57,13 +58,18 @@ def plot(path, x_name, y_name, lines):
              f'{y_name}</text>']
     for x in sorted({x for x, _ in points}):
         parts.append(f'<text x="{place(x, 0)[0]:.0f}" y="{height - bottom + 16}" text-anchor="middle">{x}</text>')
+    step = 10 ** math.floor(math.log10(top))
+    for y in [] if values else [step * part for part in range(1, 10) if step * part <= top]:
+        parts.append(f'<path d="M{left - 4},{place(1, y)[1]:.0f} h4" stroke="black"/>'
+                     f'<text x="{left - 8}" y="{place(1, y)[1] + 4:.0f}" text-anchor="end">{y:g}</text>')
     for number, (color, (name, line)) in enumerate(zip(COLORS, lines.items())):
         places = [place(x, y) for x, y in line]
         parts.append(f'<polyline fill="none" stroke="{color}" stroke-width="2" points="'
                      + " ".join(f"{x:.0f},{y:.0f}" for x, y in places) + '"/>')
-        for (x, y), (_, value) in zip(places, line):
-            parts.append(f'<circle cx="{x:.0f}" cy="{y:.0f}" r="3" fill="{color}"/>'
-                         f'<text x="{x:.0f}" y="{y - 8:.0f}" text-anchor="middle">{value:.0f}</text>')
+        for (x, y), point in zip(places, line):
+            parts.append(f'<circle cx="{x:.0f}" cy="{y:.0f}" r="3" fill="{color}"/>')
+            if values:
+                parts[-1] += f'<text x="{x:.0f}" y="{y - 8:.0f}" text-anchor="middle">{point[1]:.0f}</text>'
         if len(lines) > 1:
-            parts.append(f'<text x="{width - 20}" y="{20 + 16 * number}" text-anchor="end" fill="{color}">{name}</text>')
+            parts.append(f'<text x="{left + 12}" y="{30 + 16 * number}" fill="{color}">{name}</text>')
     pathlib.Path(path).write_text("\n".join(parts) + "\n</svg>\n")
