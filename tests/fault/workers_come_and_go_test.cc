@@ -3,6 +3,7 @@
 // nothing else may run beside them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <torch/types.h>
 
@@ -113,7 +114,9 @@ TEST_F(WorkersComeAndGo, BacksOffFromAWorkerThatIsLostWithEveryClosureAndNamesIt
 }
 
 // Lets a process run for a twentieth of the time. Each pause is 19 times the measured running time,
-// so the ratio holds even when this thread is woken late.
+// so the ratio holds even when this thread is woken late. It must not be woken so late that a whole
+// closure fits between two pauses, since that closure would take its usual time. So it runs at a
+// real-time priority if the test may set one.
 class Throttle {
  public:
   explicit Throttle(pid_t pid) : pid_(pid), thread_([this] { run(); }) {}
@@ -125,6 +128,8 @@ class Throttle {
 
  private:
   void run() {
+    const sched_param priority = {.sched_priority = 1};
+    sched_setscheduler(0, SCHED_FIFO, &priority);
     while (!stop_) {
       kill(pid_, SIGCONT);
       const Time began = Clock::real().now();
@@ -142,7 +147,7 @@ class Throttle {
 TEST_F(WorkersComeAndGo, FlagsAWorkerAtFivePercentOfACoreWithinThreeSteps) {
   ProcessCluster cluster({{.workers = 2, .ps = 1}});
   start(cluster, {0, 1});
-  const Tensor work = torch::ones({1000, 1000});  // some 30 ms
+  const Tensor work = torch::ones({1400, 1400});  // some 80 ms
   for (int i = 0; i < 20; ++i) coordinator_->schedule(add_, work);
   coordinator_->join();
   EXPECT_FALSE(state_of(1).slow);
