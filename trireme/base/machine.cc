@@ -12,14 +12,19 @@
 namespace trireme {
 namespace {
 
-// Returns the number in a file of the container, or other control group, of this process. Returns
-// nullopt if there is none: the file of a limit says "max" then.
-std::optional<uint64_t> cgroup_number(const std::string& name) {
+// Returns the folder of the container, or other control group, of this process.
+std::string cgroup_folder() {
   std::string folder = "/sys/fs/cgroup";
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     if (line.rfind("0::/", 0) == 0) folder += line.substr(3);
   }
+  return folder;
+}
+
+// Returns the number in a file of a control group. Returns nullopt if there is none: the file of a
+// limit says "max" then.
+std::optional<uint64_t> cgroup_number(const std::string& folder, const std::string& name) {
   uint64_t number = 0;
   std::ifstream file(folder + "/" + name);
   if (!(file >> number)) return std::nullopt;
@@ -28,9 +33,25 @@ std::optional<uint64_t> cgroup_number(const std::string& name) {
 
 }  // namespace
 
+std::optional<uint64_t> internal::available_in_cgroup(const std::string& folder) {
+  const std::optional<uint64_t> limit = cgroup_number(folder, "memory.max");
+  if (!limit) return std::nullopt;
+  // The kernel takes the pages of files back before the group runs out of memory. They fill most
+  // of a container that has read its data.
+  uint64_t of_files = 0;
+  std::ifstream stat(folder + "/memory.stat");
+  std::string name;
+  for (uint64_t bytes = 0; stat >> name >> bytes;) {
+    if (name == "active_file" || name == "inactive_file") of_files += bytes;
+  }
+  const uint64_t current = cgroup_number(folder, "memory.current").value_or(0);
+  const uint64_t used = current - std::min(of_files, current);
+  return *limit - std::min(used, *limit);
+}
+
 uint64_t physical_memory() {
   const uint64_t machine = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  return std::min(machine, cgroup_number("memory.max").value_or(UINT64_MAX));
+  return std::min(machine, cgroup_number(cgroup_folder(), "memory.max").value_or(UINT64_MAX));
 }
 
 uint64_t available_memory() {
@@ -41,11 +62,7 @@ uint64_t available_memory() {
     const uint64_t kilobytes = std::stoull(line.substr(line.find(':') + 1));
     available = std::min(available, kilobytes * 1024);
   }
-  if (const std::optional<uint64_t> limit = cgroup_number("memory.max")) {
-    const uint64_t used = cgroup_number("memory.current").value_or(0);
-    available = std::min(available, *limit - std::min(used, *limit));
-  }
-  return available;
+  return std::min(available, internal::available_in_cgroup(cgroup_folder()).value_or(UINT64_MAX));
 }
 
 ProcessMemory process_memory(pid_t pid) {

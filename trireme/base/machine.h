@@ -3,6 +3,8 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
 namespace trireme {
 
@@ -21,5 +23,14 @@ struct ProcessMemory {
 ProcessMemory process_memory(pid_t pid);
 // Returns the memory of this process.
 ProcessMemory process_memory();
+
+namespace internal {
+
+// Returns the memory that a control group, given by its folder, can still take. Counts the pages of
+// files, which the kernel takes back when they are needed, as free. Returns nullopt if the group
+// has no limit.
+std::optional<uint64_t> available_in_cgroup(const std::string& folder);
+
+}  // namespace internal
 
 }  // namespace trireme

@@ -4,6 +4,7 @@
 
 #include <future>
 #include <optional>
+#include <stop_token>
 #include <thread>
 
 #include "trireme/base/ids.h"
@@ -108,9 +109,8 @@ TEST(SharedMemory, PullsAreConsistentUnderConcurrentPushes) {
   const auto client = servers.client();
   const PsVariable variable = make_shared_variable(*client, "w", at::zeros({400, 1000}), 2);
   throw_if_error(client->begin_writer(kSharingWriter));
-  std::atomic<bool> stop = false;
-  std::thread pusher([&] {
-    for (uint64_t i = 1; !stop; ++i) {
+  const std::jthread pusher([&](std::stop_token stop) {
+    for (uint64_t i = 1; !stop.stop_requested(); ++i) {
       throw_if_error(client->push({{.variable = variable, .values = at::ones({400, 1000})}},
                                   {.id = {kSharingWriter, i, 0}, .watermark = i}));
     }
@@ -119,6 +119,9 @@ TEST(SharedMemory, PullsAreConsistentUnderConcurrentPushes) {
     at::Tensor value;
     float first, second;  // values of the two shards
   };
+  const Time limit = after(seconds(20));
+  while (pull_one(*client, variable)[0][0].item<float>() == 0 && Clock::real().now() < limit) {
+  }
   std::vector<Seen> seen;
   for (int i = 0; i < 50; ++i) {
     const at::Tensor value = pull_one(*client, variable);
@@ -129,8 +132,6 @@ TEST(SharedMemory, PullsAreConsistentUnderConcurrentPushes) {
       ASSERT_TRUE(kept.slice(0, 200, 400).eq(second).all().item<bool>());
     }
   }
-  stop = true;
-  pusher.join();
   EXPECT_GT(seen.back().first, 0);
 }
 

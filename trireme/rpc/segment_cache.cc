@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/rpc/blocking_work.h"
+#include "trireme/rpc/shared_region.h"
 #include "trireme/rpc/timer.h"
 
 namespace trireme::internal {
@@ -36,7 +37,8 @@ absl::StatusOr<std::shared_ptr<SharedSegment>> SegmentCache::open(const std::str
       return found->second.segment;
     }
   }
-  auto opened = SharedSegment::open(handle, limit_);
+  // Clients make no larger segments. Mapping one keeps a thread busy that serves other calls.
+  auto opened = SharedSegment::open(handle, std::min(limit_, SharedRegion::kLargest));
   if (!opened.ok()) {
     if (error_code(opened.status()) == ErrorCode::kInvalidArgument) return opened.status();
     return make_status(ErrorCode::kUnavailable, std::string(opened.status().message()));

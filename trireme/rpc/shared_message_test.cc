@@ -244,23 +244,23 @@ TEST(SharedMessage, MemoryOfACallWithoutAnAnswerIsNotUsedAgain) {
     fill_place(std::move(call));
   });
   const auto channel = server.channel();
-  const auto places = offer_place();
-  places->tensors.at(0).zero_();
-  const Message answer = value_or_throw(channel->call(
-      kFillShared, {"6", {}}, sharing_options({.answer = places}, milliseconds(300))));
-  EXPECT_EQ(calls, 2);
+  auto places = offer_place();
+  const std::string given_up = places->region->handle();
+  const Message answer = value_or_throw(
+      channel->call(kFillShared, {"6", {}}, sharing_options({.answer = places}, seconds(3))));
+  EXPECT_GE(calls, 2);
   EXPECT_NE(answer.tensors[0].data_ptr(), places->tensors.at(0).data_ptr());
   EXPECT_TRUE(places->region->retired());
+  places.reset();  // a region that was not given up would now be that of the next call
 
   auto held = first.get_future();
   ASSERT_EQ(held.wait_for(seconds(20)), std::future_status::ready);
   ServerCall late = held.get();
   const auto next = offer_place();
-  EXPECT_NE(next->region->handle(), places->region->handle());
+  EXPECT_NE(next->region->handle(), given_up);
   next->tensors.at(0).fill_(8);
   late.place_for(0, {kSharedFloats}, at::kFloat).fill_(-1);
   late.respond(Message{});
-  EXPECT_EQ(places->tensors.at(0)[0].item<float>(), -1) << "the late write has happened";
   EXPECT_TRUE(answer.tensors[0].equal(at::full({kSharedFloats}, 6.0)));
   EXPECT_TRUE(next->tensors.at(0).equal(at::full({kSharedFloats}, 8.0)));
 }
@@ -286,13 +286,13 @@ TEST(SharedMessage, MemoryOfARequestWithoutAnAnswerIsNotUsedAgain) {
   throw_if_error(channel.hello(after(seconds(20))).status());
   const auto call = [&](double value) {
     const Message request{"", {at::full({kSharedFloats}, value)}};
-    return value_or_throw(channel.call(kSumShared, request,
-                                       sharing_options({.request = true}, milliseconds(300))))
+    return value_or_throw(
+               channel.call(kSumShared, request, sharing_options({.request = true}, seconds(3))))
         .body;
   };
   EXPECT_EQ(call(1), "1048576.000000 ");
   EXPECT_EQ(call(2), "2097152.000000 ");
-  EXPECT_EQ(calls, 3);
+  EXPECT_GE(calls, 3);
   auto held = first.get_future();
   ASSERT_EQ(held.wait_for(seconds(20)), std::future_status::ready);
   ServerCall late = held.get();

@@ -31,6 +31,15 @@ uint64_t most_idle_bytes() {
   return bytes;
 }
 
+// Returns the limit for the bytes of all segments. Their memory cannot be swapped for that of
+// tensors that wait to be sent, so a program that makes more calls than its servers can answer
+// would run out of memory. Values beyond the limit go over connections, where servers hold them
+// back.
+uint64_t most_bytes() {
+  static const uint64_t bytes = physical_memory() / 4;
+  return bytes;
+}
+
 // Releases segments when it is destroyed. Unmapping a large one takes long, so it does not happen
 // on a thread that serves the whole process.
 struct EvictedSegments {
@@ -51,7 +60,8 @@ class RegionPool {
   }
 
   absl::StatusOr<Segment> take(uint64_t bytes) {
-    Segment evicted;  // unmapped after the lock is released
+    const uint64_t size = rounded(bytes);
+    std::vector<Segment> evicted;  // unmapped after the lock is released
     {
       MutexLock lock(mutex_);
       if (const auto fits = find(bytes); fits != idle_.end()) {
@@ -59,19 +69,22 @@ class RegionPool {
         idle_.erase(fits);
         return segment;
       }
-      if (segments_ == kMostSegments) {
+      while (segments_ == kMostSegments || bytes_ + size > most_bytes()) {
         if (idle_.empty()) {
           return make_status(ErrorCode::kResourceExhausted,
-                             absl::StrCat(kMostSegments, " shared regions are in use, the limit"));
+                             absl::StrCat(segments_, " shared regions of ", bytes_,
+                                          " bytes are in use; the limits are ", kMostSegments,
+                                          " regions and ", most_bytes(), " bytes"));
         }
-        evicted = drop_oldest();
+        evicted.push_back(drop_oldest());
       }
       ++segments_;
+      bytes_ += size;
     }
-    auto segment = SharedSegment::create(rounded(bytes));
+    auto segment = SharedSegment::create(size);
     // Idle segments of other sizes may hold the memory that is lacking.
-    if (!segment.ok() && evict_idle()) segment = SharedSegment::create(rounded(bytes));
-    if (!segment.ok()) forget();
+    if (!segment.ok() && evict_idle()) segment = SharedSegment::create(size);
+    if (!segment.ok()) forget(size);
     return segment;
   }
 
@@ -87,10 +100,11 @@ class RegionPool {
     if (!idle_.empty()) sweep_later();
   }
 
-  // Stops counting a segment that is not kept.
-  void forget() {
+  // Stops counting a segment of `bytes` that is not kept.
+  void forget(uint64_t bytes) {
     MutexLock lock(mutex_);
     --segments_;
+    bytes_ -= bytes;
   }
 
  private:
@@ -125,6 +139,7 @@ class RegionPool {
     Segment oldest = std::move(idle_.front().segment);
     idle_.erase(idle_.begin());
     --segments_;
+    bytes_ -= oldest->size();
     return oldest;
   }
 
@@ -146,6 +161,7 @@ class RegionPool {
   Mutex mutex_;
   std::vector<Idle> idle_ ABSL_GUARDED_BY(mutex_);  // in the order in which they were returned
   size_t segments_ ABSL_GUARDED_BY(mutex_) = 0;     // number of segments, in use and idle
+  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // their bytes
   bool sweeps_ ABSL_GUARDED_BY(mutex_) = false;     // true while the timer will call sweep()
 };
 
@@ -162,8 +178,9 @@ absl::StatusOr<std::shared_ptr<SharedRegion>> SharedRegion::take(uint64_t bytes)
 
 SharedRegion::~SharedRegion() {
   if (retired_) {
+    const uint64_t bytes = segment_->size();
     const EvictedSegments retired{{std::move(segment_)}};
-    RegionPool::shared().forget();
+    RegionPool::shared().forget(bytes);
   } else {
     RegionPool::shared().give_back(std::move(segment_));
   }
