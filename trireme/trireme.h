@@ -50,6 +50,7 @@
 #include "trireme/model/tensorboard.h"
 #include "trireme/model/terminate_on_nan.h"
 #include "trireme/model/verbose.h"
+#include "trireme/optim/clipping.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/schedule.h"
 #include "trireme/ps/parameter_servers.h"

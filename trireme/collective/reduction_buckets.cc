@@ -26,8 +26,13 @@ constexpr char kReducingDevice[] = "/cpu:0";
 struct SumBucket {
   std::vector<int> nodes;  // the nodes that ask for them, in the order of the bucket
   int32_t dtype = 0;
+  int64_t wire = -1;  // dtype on the way; -1 for `dtype`
   int64_t bytes = 0;
 };
+
+bool is_sum(const proto::Node& node) {
+  return node.op() == kSumOverWorkers || node.op() == kSumGradients;
+}
 
 class ReductionRewriter {
  public:
@@ -61,8 +66,16 @@ class ReductionRewriter {
   static int64_t result_of(const proto::Node& node) { return node.results(0).value(); }
   const proto::TensorType& type_of(int64_t value) const { return old_.values(value).type(); }
   bool is_dense_sum(const proto::Node& node) const {
-    return node.op() == kSumOverWorkers && !type_of(input_of(node)).sparse() &&
+    return is_sum(node) && !type_of(input_of(node)).sparse() &&
            node.results(0).kind_case() == proto::Argument::kValue;
+  }
+
+  // Returns the dtype in which a sum is sent, or -1 for its own.
+  int64_t wire_of(const proto::Node& node) const {
+    const auto dtype = static_cast<c10::ScalarType>(type_of(input_of(node)).dtype());
+    const bool shrinks =
+        node.op() == kSumGradients && options_.wire_dtype && c10::isFloatingType(dtype);
+    return shrinks ? static_cast<int64_t>(*options_.wire_dtype) : -1;
   }
 
   // Takes note of the values that a node makes, and of the memory that it writes to.
@@ -97,17 +110,19 @@ class ReductionRewriter {
   }
 
   void plan_buckets(int begin, int end) {
-    std::map<int32_t, SumBucket> open;  // by dtype
+    std::map<std::pair<int32_t, int64_t>, SumBucket> open;  // by dtype, and dtype on the way
     std::vector<SumBucket> full;
     for (int i = end - 1; i >= begin; --i) {
       const proto::TensorType& type = type_of(input_of(old_.nodes(i)));
-      SumBucket& bucket = open[type.dtype()];
+      const int64_t wire = wire_of(old_.nodes(i));
+      SumBucket& bucket = open[{type.dtype(), wire}];
       bucket.dtype = type.dtype();
+      bucket.wire = wire;
       bucket.nodes.push_back(i);
       bucket.bytes += tensor_bytes(type);
       if (bucket.bytes >= options_.bucket_bytes) full.push_back(std::exchange(bucket, {}));
     }
-    for (auto& [dtype, bucket] : open) {
+    for (auto& [dtypes, bucket] : open) {
       if (!bucket.nodes.empty()) full.push_back(std::move(bucket));
     }
     for (SumBucket& bucket : full) {
@@ -130,7 +145,7 @@ class ReductionRewriter {
     }
     const proto::Node& node = old_.nodes(index);
     if (replaced_.contains(index)) return;
-    if (node.op() == kSumOverWorkers) {
+    if (is_sum(node)) {
       emit_single(node, kSumSparse, "sum");
     } else if (node.op() == kFirstOfWorkers) {
       emit_single(node, kFirstOfRanks, "first");
@@ -183,13 +198,11 @@ class ReductionRewriter {
     }
     add_order(node);
     node.add_arguments()->set_integer(options_.communicator);
-    const bool shrinks =
-        options_.wire_dtype && c10::isFloatingType(static_cast<c10::ScalarType>(bucket.dtype));
-    const int64_t wire = shrinks ? static_cast<int64_t>(*options_.wire_dtype) : -1;
-    node.add_arguments()->set_integer(wire);
+    node.add_arguments()->set_integer(bucket.wire);
     node.add_arguments()->set_text(next_tag("bucket"));
     proto::Value& value = *new_->def.add_values();
-    value.mutable_type()->set_dtype(wire < 0 ? bucket.dtype : static_cast<int32_t>(wire));
+    value.mutable_type()->set_dtype(bucket.wire < 0 ? bucket.dtype
+                                                    : static_cast<int32_t>(bucket.wire));
     value.mutable_type()->add_sizes(elements);
     value.mutable_type()->add_strides(1);
     values_[index] = new_->def.values_size() - 1;
@@ -236,10 +249,8 @@ class ReductionRewriter {
 
 std::shared_ptr<const GraphData> reduce_over_ranks(const Plan& plan,
                                                    const ReductionOptions& options) {
-  const bool any = std::ranges::any_of(plan.graph->def.nodes(), [](const proto::Node& node) {
-    return node.op() == kSumOverWorkers || node.op() == kFirstOfWorkers;
-  });
-  return any ? ReductionRewriter(plan, options).rewrite() : plan.graph;
+  if (!combines_over_workers(*plan.graph)) return plan.graph;
+  return ReductionRewriter(plan, options).rewrite();
 }
 
 }  // namespace trireme::internal

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,14 +42,19 @@ class SummedGraph {
     node.add_results()->set_none(true);
   }
   // Adds a sum over the workers, which is an output.
-  void sum(uint32_t value) { graph_->def.add_outputs(make(kSumOverWorkers, value)); }
+  void sum(uint32_t value, const char* op = kSumOverWorkers) {
+    graph_->def.add_outputs(make(op, value));
+  }
 
-  // Returns the operators of the graph, without their namespaces, after reduce_over_ranks().
+  // Returns the graph after reduce_over_ranks().
+  std::shared_ptr<const GraphData> rewritten(const ReductionOptions& options = {}) const {
+    return reduce_over_ranks(*value_or_throw(compile(graph_)), options);
+  }
+  // Returns its operators, without their namespaces.
   Names reduced() const {
-    const auto plan = value_or_throw(compile(graph_));
-    const auto reduced = reduce_over_ranks(*plan, {});
+    const auto graph = rewritten();
     Names names;
-    for (const proto::Node& node : reduced->def.nodes()) {
+    for (const proto::Node& node : graph->def.nodes()) {
       names.push_back(node.op().substr(node.op().find("::") + 2));
     }
     return names;
@@ -100,6 +106,25 @@ TEST(ReductionBuckets, AChangeThroughAViewCountsToo) {
   graph.accumulate(view, 0);
   graph.sum(gradient);
   EXPECT_EQ(graph.reduced(), (Names{"neg", "alias", "add_.Tensor", "start_sum", "finish_sum"}));
+}
+
+// Counts of examples and sums of losses and metrics are not gradients, and must be exact.
+TEST(ReductionBuckets, OnlyGradientsAreSentWithFewerBits) {
+  SummedGraph graph;
+  const uint32_t gradient = graph.make("aten::neg", 0), count = graph.make("aten::abs", 0);
+  graph.sum(gradient, kSumGradients);
+  graph.sum(count);
+  std::map<uint32_t, int> dtypes;  // dtype on the way, by the value that is summed
+  const auto reduced = graph.rewritten({.wire_dtype = at::kHalf});
+  for (const proto::Node& node : reduced->def.nodes()) {
+    if (node.op() != kStartSum) continue;
+    const auto made = reduced->def.values(static_cast<int>(node.results(0).value())).type();
+    for (int64_t value : node.arguments(0).values().ids()) {
+      dtypes[static_cast<uint32_t>(value)] = made.dtype();
+    }
+  }
+  EXPECT_EQ(dtypes, (std::map<uint32_t, int>{{gradient, static_cast<int>(at::kHalf)},
+                                             {count, static_cast<int>(at::kFloat)}}));
 }
 
 // A bucket holds a copy of its values.

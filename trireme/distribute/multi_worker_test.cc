@@ -9,6 +9,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "trireme/distribute/strategy.h"
 #include "trireme/function/function.h"
+#include "trireme/function/module.h"
 #include "trireme/rpc/certificates.h"
 #include "trireme/rpc/temporary_folder.h"
 #include "trireme/testing/relative_distance.h"
@@ -262,6 +263,38 @@ TEST(MultiWorker, GradientsTravelAsFloatingPointNumbers) {
     MultiWorkerMirroredStrategy(me, options);
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("gradient_dtype"), HasSubstr("Int"))));
+}
+
+TEST(MultiWorker, ReplicasWriteToVariablesOfTheStrategyOnly) {
+  const WorkerThreads workers(2);
+  const auto errors = workers.run([&](const Cluster& me) {
+    const MultiWorkerMirroredStrategy strategy(me, kQuick);
+    torch::nn::BatchNorm1d norm(2);
+    track(norm, "backbone");
+    const auto scope = strategy.scope();
+    const Variable w("w", torch::ones({2}));
+    const auto step = function("step", [&](const Tensor& x) {
+      return strategy.run([&] { return norm->forward(x) * w.read(); });
+    });
+    step(torch::rand({4, 2}));
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("variable 'backbone.running_"),
+                                 HasSubstr("make it inside of strategy.scope()"))));
+}
+
+// A function finds the workers through its variables.
+TEST(MultiWorker, AFunctionThatCombinesValuesUsesAVariable) {
+  const WorkerThreads workers(2);
+  const auto errors = workers.run([&](const Cluster& me) {
+    const MultiWorkerMirroredStrategy strategy(me, kQuick);
+    const auto sum = [&](const Tensor& x) {
+      return strategy.reduce(ReduceOp::kSum, strategy.run([&] { return x * 2; }));
+    };
+    EXPECT_EQ(sum(torch::ones({})).item<double>(), 4);
+    function("sum", sum)(torch::ones({}));
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("function 'sum'"),
+                                 HasSubstr("uses no variable of their strategy"))));
 }
 
 TEST(MultiWorker, AllWorkersNeedTheSameNumberOfReplicas) {

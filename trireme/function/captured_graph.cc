@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "trireme/base/error.h"
 #include "trireme/capture/device_request.h"
+#include "trireme/function/worker_values.h"
 
 namespace trireme::internal {
 namespace {
@@ -96,6 +97,13 @@ std::shared_ptr<const CapturedGraph> make_captured_graph(const std::string& func
   graph->accepts_end = std::move(accepts_end);
   graph->remote = remote_part(graph->plan->graph->def);
   graph->backend = backend_of(function, graph->variables);
+  if (graph->backend == nullptr && combines_over_workers(*graph->plan->graph)) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                "it combines values of several workers, but uses no variable of their strategy, so "
+                "it would run in this process alone; use a variable that was made in "
+                "strategy.scope(), or call strategy.run() and reduce() outside of the function",
+                {"", absl::StrCat("function '", function, "'")});
+  }
   graph->devices = devices_of(*graph, inputs_on_cpu);
   for (const auto& variable : graph->variables) {
     graph->storages.push_back(variable->tensor.storage().getWeakStorageImpl());

@@ -57,6 +57,13 @@ std::string name_without_suffixes(const std::string& name) {
   throw Error(ErrorCode::kInternal, "gradients of local variables are applied by operators");
 }
 
+[[noreturn]] void throw_made_outside(const VariableRecord& variable) {
+  throw Error(ErrorCode::kFailedPrecondition,
+              "it was made outside of the strategy's scope, but replicas write to it, so that the "
+              "workers would have different values; make it inside of strategy.scope()",
+              {"", absl::StrCat("variable '", variable.name, "'")});
+}
+
 }  // namespace
 
 LocalBackend::LocalBackend(std::vector<DeviceSpec> replicas, std::vector<DeviceSpec> variables,
@@ -158,16 +165,15 @@ std::shared_ptr<LocalBackend::Prepared> LocalBackend::prepare(const FunctionStep
     prepared->devices = plan_devices(*step.plan, options);
   } else {
     prepared->devices = plan_for_workers(step, options);
-    prepared->combines =
-        std::ranges::any_of(step.plan->graph->def.nodes(), [](const proto::Node& node) {
-          return node.op() == kSumOverWorkers || node.op() == kFirstOfWorkers;
-        });
+    prepared->combines = combines_over_workers(*step.plan->graph);
     const MemoryUse memory(*step.plan, replicas());
     for (uint32_t variable : memory.written_in_replicas()) {
       // Integers, such as the count of batches of batch norm, are the same on all workers.
-      if (step.variables[variable]->tensor.is_floating_point()) {
-        prepared->averaged.push_back(variable);
+      if (!step.variables[variable]->tensor.is_floating_point()) continue;
+      if (step.variables[variable]->backend.get() != this) {
+        throw_made_outside(*step.variables[variable]);
       }
+      prepared->averaged.push_back(variable);
     }
   }
   MutexLock lock(mutex_);

@@ -25,7 +25,7 @@ namespace trireme::internal {
 // With several workers, every worker has all variables. A new variable gets the value that worker 0
 // gave it. Steps combine gradients over the workers, so that all make the same updates; a variable
 // that replicas write to, such as a statistic of batch norm, is the mean over the workers
-// afterwards.
+// afterwards. It must be one of the backend.
 class LocalBackend final : public VariableBackend {
  public:
   // `replicas` has the device of each replica, `variables` the devices that hold the variables.

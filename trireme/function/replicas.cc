@@ -224,7 +224,7 @@ void for_each_replica(const ReplicaSet& replicas, const std::function<void(int)>
   for (const CollectedCall& call : run.calls) {
     if (is_all_reduce(&call.first)) continue;
     const DeferredChange& change = call.first.change;
-    change.make(aggregate(change.aggregation, call.by_replica, run.workers));
+    change.make(aggregate(change.aggregation, call.by_replica, run.workers, change.are_gradients));
   }
 }
 
@@ -272,7 +272,7 @@ at::Tensor all_reduce_replicas(Aggregation aggregation, const at::Tensor& value)
 
 std::vector<at::Tensor> aggregate(Aggregation aggregation,
                                   const std::vector<std::vector<at::Tensor>>& by_replica,
-                                  WorkerGroup* workers) {
+                                  WorkerGroup* workers, bool are_gradients) {
   std::vector<at::Tensor> result = by_replica[0];
   const bool only_first = aggregation == Aggregation::kOnlyFirstReplica;
   const size_t replicas = only_first ? 1 : by_replica.size();
@@ -288,9 +288,11 @@ std::vector<at::Tensor> aggregate(Aggregation aggregation,
   size_t total = replicas;
   if (workers != nullptr) {
     total *= only_first ? 1 : static_cast<size_t>(workers->workers());
+    const auto combine_over = only_first
+                                  ? first_of_workers
+                                  : (are_gradients ? sum_gradients_over_workers : sum_over_workers);
     for (at::Tensor& tensor : result) {
-      if (!tensor.defined()) continue;
-      tensor = only_first ? first_of_workers(*workers, tensor) : sum_over_workers(*workers, tensor);
+      if (tensor.defined()) tensor = combine_over(*workers, tensor);
     }
   }
   if (aggregation != Aggregation::kMean || total == 1) return result;

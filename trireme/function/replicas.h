@@ -54,6 +54,7 @@ struct DeferredChange {
   std::string call;    // name of the call for errors: "assign"
   Aggregation aggregation;
   std::vector<at::Tensor> values;  // values of this replica; must not be written to afterwards
+  bool are_gradients = false;      // true if workers may send the values with fewer bits
   // Makes the change with the combined values. Called once for all replicas. Must not be null.
   std::function<void(const std::vector<at::Tensor>& aggregated)> make;
 };
@@ -65,10 +66,11 @@ at::Tensor all_reduce_replicas(Aggregation aggregation, const at::Tensor& value)
 
 // Combines the tensors of the replicas, one by one. All replicas must give the same number of
 // tensors. Undefined ones count as zero. Sums of sparse tensors are sparse.
-// With `workers`, combines them over the replicas of all workers.
+// With `workers`, combines them over the replicas of all workers, which may send gradients with
+// fewer bits.
 std::vector<at::Tensor> aggregate(Aggregation aggregation,
                                   const std::vector<std::vector<at::Tensor>>& by_replica,
-                                  WorkerGroup* workers = nullptr);
+                                  WorkerGroup* workers = nullptr, bool are_gradients = false);
 
 }  // namespace internal
 }  // namespace trireme

@@ -3,7 +3,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 #include "trireme/capture/operator_hook.h"
+#include "trireme/graph/plan.h"
 
 namespace trireme::internal {
 namespace {
@@ -23,13 +26,21 @@ at::Tensor placeholder(const char* name, const at::Tensor& value) {
 
 }  // namespace
 
+bool combines_over_workers(const GraphData& graph) {
+  return std::ranges::any_of(graph.def.nodes(), [](const proto::Node& node) {
+    return node.op() == kSumOverWorkers || node.op() == kSumGradients ||
+           node.op() == kFirstOfWorkers;
+  });
+}
+
 void register_worker_values() {
   // Never destroyed, like the operators themselves.
   [[gnu::used]] static const auto* library = [] {
     auto* made =
         new torch::Library(torch::Library::FRAGMENT, "trireme", std::nullopt, __FILE__, __LINE__);
-    for (const char* schema :
-         {"sum_over_workers(Tensor value) -> Tensor", "first_of_workers(Tensor value) -> Tensor"}) {
+    for (const char* schema : {"sum_over_workers(Tensor value) -> Tensor",
+                               "sum_gradients_over_workers(Tensor value) -> Tensor",
+                               "first_of_workers(Tensor value) -> Tensor"}) {
       made->def(schema,
                 torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(copy_of)));
     }
@@ -40,6 +51,11 @@ void register_worker_values() {
 at::Tensor sum_over_workers(WorkerGroup& workers, const at::Tensor& value) {
   return current_hook() == nullptr ? workers.sum(value, "sum")
                                    : placeholder(kSumOverWorkers, value);
+}
+
+at::Tensor sum_gradients_over_workers(WorkerGroup& workers, const at::Tensor& gradient) {
+  return current_hook() == nullptr ? workers.sum(gradient, "sum of gradients")
+                                   : placeholder(kSumGradients, gradient);
 }
 
 at::Tensor first_of_workers(WorkerGroup& workers, const at::Tensor& value) {

@@ -37,7 +37,11 @@ class WorkerGroup {
 // only copy their argument, so that the checks of a capture need no other worker. What runs the
 // graph replaces them (WorkerGroup::connect).
 inline constexpr char kSumOverWorkers[] = "trireme::sum_over_workers";
+inline constexpr char kSumGradients[] = "trireme::sum_gradients_over_workers";
 inline constexpr char kFirstOfWorkers[] = "trireme::first_of_workers";
+
+// Returns true if the graph has one of these operators.
+bool combines_over_workers(const GraphData& graph);
 
 // Registers these operators with LibTorch, which the functions below do as well. Thread-safe.
 void register_worker_values();
@@ -45,6 +49,8 @@ void register_worker_values();
 // Do the same as the functions of the group. In a function under capture they add the operator to
 // the graph.
 at::Tensor sum_over_workers(WorkerGroup& workers, const at::Tensor& value);
+// Does the same with a gradient, which a group may send with fewer bits.
+at::Tensor sum_gradients_over_workers(WorkerGroup& workers, const at::Tensor& gradient);
 at::Tensor first_of_workers(WorkerGroup& workers, const at::Tensor& value);
 
 }  // namespace trireme::internal

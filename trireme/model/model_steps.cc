@@ -11,7 +11,6 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <optional>
 #include <string>
@@ -24,6 +23,7 @@
 #include "trireme/function/function.h"
 #include "trireme/metric/metric_rule.h"
 #include "trireme/model/stand_in.h"
+#include "trireme/optim/clipping.h"
 #include "trireme/strategy/per_replica.h"
 #include "trireme/tensor/format_shape.h"
 
@@ -198,25 +198,6 @@ void add_sums(Tensors& total, const Tensors& sums) {
   for (size_t i = 0; i < sums.size(); ++i) total[i] = total[i] + sums[i];
 }
 
-// Returns the gradients of a loss for all variables of the optimizer; undefined for those that it
-// does not depend on.
-Tensors gradients_of(const Optimizer& optimizer, const Tensor& loss) {
-  const std::vector<Variable>& variables = optimizer.variables();
-  Tensors parameters;
-  std::vector<size_t> places;  // for each parameter, the index of its variable
-  for (size_t i = 0; i < variables.size(); ++i) {
-    Tensor parameter = variables[i].read();
-    if (!parameter.requires_grad()) continue;  // frozen since the model was compiled
-    parameters.push_back(std::move(parameter));
-    places.push_back(i);
-  }
-  const Tensors found = torch::autograd::grad({loss}, parameters, {}, /*retain_graph=*/std::nullopt,
-                                              /*create_graph=*/false, /*allow_unused=*/true);
-  Tensors gradients(variables.size());
-  for (size_t i = 0; i < found.size(); ++i) gradients[places[i]] = found[i];
-  return gradients;
-}
-
 // The examples of a step. Their number in all workers is known when the step runs, and not when it
 // is captured.
 struct StepExamples {
@@ -253,11 +234,14 @@ Tensors train_once(const ModelParts& parts, const std::vector<Tensors>& batches,
     add_sums(sums, of_batch);
     const Tensor share = examples.share_of(loss, batch.examples());
     if (count == 1) {
-      parts.optimizer->minimize(share, {.clip_norm = parts.options.clip_norm});
+      const MinimizeOptions minimize = {.clip_norm = parts.options.clip_norm};
+      batch.stands_in ? Access<Optimizer>::minimize_as_zeros(*parts.optimizer, share, minimize)
+                      : parts.optimizer->minimize(share, minimize);
       statistics.restore();
       return sums;
     }
-    const Tensors found = gradients_of(*parts.optimizer, share);
+    Tensors found = Access<Optimizer>::gradients_of(*parts.optimizer, share);
+    if (batch.stands_in) set_to_zeros(found);
     statistics.restore();
     gradients.resize(found.size());
     for (size_t k = 0; k < found.size(); ++k) {

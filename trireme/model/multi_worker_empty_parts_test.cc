@@ -90,6 +90,40 @@ TEST(EmptyPartsOfWorkers, ZerosLeaveTheStatisticsOfBatchNormUnchanged) {
   }
 }
 
+// A net whose gradients are not numbers for zeros, as those of attention with a mask of zeros are.
+struct LogarithmNetImpl : nn::Module {
+  LogarithmNetImpl() {
+    register_module("linear", linear);
+    nn::init::constant_(linear->weight, 0.5);
+    nn::init::zeros_(linear->bias);
+  }
+  Tensor forward(const Tensor& x) { return linear(x.log()); }
+  nn::Linear linear{2, 1};
+};
+TORCH_MODULE(LogarithmNet);
+
+// Worker 1 has no data at all, or none of the last batch.
+TEST(EmptyPartsOfWorkers, RowsThatStandInAddNothingEvenIfTheirGradientsAreNotNumbers) {
+  for (int accumulate_steps : {1, 2}) {
+    const auto train = [&](const Strategy& strategy, int worker) {
+      LogarithmNet net;
+      Model model(net, strategy);
+      model.compile({.optimizer = Sgd({.lr = 0.1}),
+                     .loss = nn::MSELoss(),
+                     .accumulate_steps = accumulate_steps});
+      const int64_t rows = worker == 0 ? 8 : 0;
+      const Dataset data =
+          Dataset::from_tensors({torch::full({rows, 2}, 6.0f), torch::zeros({rows, 1})}).batch(4);
+      model.fit(DatasetCreator([&](const InputContext&) { return data; }),
+                {.epochs = 2, .verbose = Verbose::kSilent});
+      return net->parameters();
+    };
+    const auto trained = on_two_workers(train);
+    expect_equal_and_finite(trained);
+    EXPECT_LE(largest_distance(trained[0], train(Strategy(), 0)), 1e-6);
+  }
+}
+
 // The loss has a variable of its own, whose gradient a worker without examples has as well.
 TEST(EmptyPartsOfWorkers, TheLossMayHaveVariables) {
   struct TemperedNetImpl : nn::Module {

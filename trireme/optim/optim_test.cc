@@ -5,6 +5,7 @@
 #include "trireme/base/error.h"
 #include "trireme/function/function.h"
 #include "trireme/function/replicas.h"
+#include "trireme/optim/clipping.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/optim/update_rule.h"
 #include "trireme/testing/error_of.h"

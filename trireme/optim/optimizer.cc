@@ -13,14 +13,10 @@
 #include "trireme/optim/optimizer.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
-#include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/sparse_coo_tensor.h>
-#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -33,6 +29,7 @@
 #include "trireme/capture/variable_backend.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/function/replicas.h"
+#include "trireme/optim/clipping.h"
 #include "trireme/optim/update_rule.h"
 #include "trireme/tensor/format_shape.h"
 
@@ -302,14 +299,21 @@ const Optimizer::Bound& Optimizer::bound() const {
 }
 
 void Optimizer::minimize(const Tensor& loss, MinimizeOptions options) const {
+  minimize_as(loss, options, /*as_zeros=*/false);
+}
+
+void Optimizer::minimize_as(const Tensor& loss, const MinimizeOptions& options,
+                            bool as_zeros) const {
   bound().check_has_gradients("minimize");
   bound().check_loss(loss);
+  std::vector<Tensor> gradients = bound().gradients_of(loss);
+  if (as_zeros) internal::set_to_zeros(gradients);
   update({.name = "minimize",
           .if_none = "the loss does not depend on any of its variables, or all of them are frozen. "
                      "Compute the loss with the module that the optimizer was made for, without "
                      "detach() and outside of torch::NoGradGuard",
           .options = options},
-         bound().gradients_of(loss));
+         std::move(gradients));
 }
 
 void Optimizer::apply_gradients(const std::vector<Tensor>& gradients) const {
@@ -373,6 +377,7 @@ void Optimizer::update(const Call& call, std::vector<Tensor> gradients) const {
                             .call = call.name,
                             .aggregation = Aggregation::kSum,
                             .values = std::move(gradients),
+                            .are_gradients = true,
                             .make = [optimizer = *this, call](const std::vector<Tensor>& sums) {
                               optimizer.update(call, sums);
                             }});
@@ -433,44 +438,20 @@ const std::vector<std::vector<Variable>>& internal::Access<Optimizer>::slots(
   return optimizer.bound().slots;
 }
 
-Tensor clip_grad_norm(std::vector<Tensor>& gradients, double max_norm) {
-  const at::NoGradGuard no_gradients;
-  std::vector<Tensor> dense, norms;
-  for (const Tensor& gradient : gradients) {
-    if (!gradient.defined()) continue;
-    gradient.is_sparse() ? norms.push_back(gradient.norm()) : dense.push_back(gradient);
-  }
-  for (Tensor& norm : dense.empty() ? dense : at::_foreach_norm(dense, 2)) norms.push_back(norm);
-  if (norms.empty()) return at::full({}, 0.0);
-  const Tensor total = at::linalg_vector_norm(at::stack(norms));
-  const Tensor scale = total.add(1e-6).reciprocal_().mul_(max_norm).clamp_max_(1.0);
-  // Not in place, since one tensor may be the gradient of two variables.
-  for (Tensor& gradient : gradients) {
-    if (gradient.defined()) gradient = gradient.mul(scale);
-  }
-  return total;
+std::vector<Tensor> internal::Access<Optimizer>::gradients_of(const Optimizer& optimizer,
+                                                              const Tensor& loss) {
+  return optimizer.bound().gradients_of(loss);
 }
 
-void clip_each_grad_norm(std::vector<Tensor>& gradients, double max_norm) {
-  for (Tensor& gradient : gradients) {
-    std::vector<Tensor> one{gradient};
-    clip_grad_norm(one, max_norm);
-    gradient = one[0];
-  }
+void internal::Access<Optimizer>::minimize_as_zeros(const Optimizer& optimizer, const Tensor& loss,
+                                                    const MinimizeOptions& options) {
+  optimizer.minimize_as(loss, options, /*as_zeros=*/true);
 }
 
-void clip_grad_value(std::vector<Tensor>& gradients, double limit) {
-  const at::NoGradGuard no_gradients;
+// Not a product with zero, which leaves a NaN as it is.
+void internal::set_to_zeros(std::vector<Tensor>& gradients) {
   for (Tensor& gradient : gradients) {
-    if (!gradient.defined()) continue;
-    if (!gradient.is_sparse()) {
-      gradient = gradient.clamp(-limit, limit);
-      continue;
-    }
-    // A sparse tensor may hold an element in several parts. The limit is for their sum.
-    const Tensor sum = gradient.coalesce();
-    gradient = at::sparse_coo_tensor(sum._indices(), sum._values().clamp(-limit, limit),
-                                     sum.sizes(), sum.options(), /*is_coalesced=*/true);
+    if (gradient.defined()) gradient = at::zeros_like(gradient);
   }
 }
 

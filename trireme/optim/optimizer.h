@@ -30,6 +30,9 @@ concept ModulePointer = requires(T& module) { *module; };
 // Returns options with the values of an option struct of torch::optim.
 template <typename Options, typename Torch>
 Options from_torch(const Torch& torch);
+
+// Replaces gradients by zeros. Skips undefined ones.
+void set_to_zeros(std::vector<at::Tensor>& gradients);
 }  // namespace internal
 
 // Options of Optimizer::minimize().
@@ -105,6 +108,8 @@ class Optimizer {
   struct Bound;
   const Bound& bound() const;
   struct Call;
+  // Does what minimize() does, with zeros in place of the gradients if `as_zeros` is true.
+  void minimize_as(const at::Tensor& loss, const MinimizeOptions& options, bool as_zeros) const;
   void update(const Call& call, std::vector<at::Tensor> gradients) const;
   void apply(const std::vector<at::Tensor>& gradients) const;
 
@@ -121,17 +126,14 @@ struct internal::Access<Optimizer> {
   // Returns the slots: for each slot of the rule, a list parallel to variables(). Empty if the
   // variables are on parameter servers, which hold the slots. Throws Error for a recipe.
   static const std::vector<std::vector<Variable>>& slots(const Optimizer& optimizer);
+  // Returns the gradients of a loss, one for each of variables(); undefined for those that it does
+  // not depend on.
+  static std::vector<at::Tensor> gradients_of(const Optimizer& optimizer, const at::Tensor& loss);
+  // Does what minimize() does in a replica that takes part in a step, but adds nothing to it: the
+  // gradients of the variables that the loss depends on are zeros, even if they are not numbers.
+  static void minimize_as_zeros(const Optimizer& optimizer, const at::Tensor& loss,
+                                const MinimizeOptions& options);
 };
-
-// Scales gradients so that the norm of all of them together is at most max_norm. Returns the norm
-// from before, as a tensor, so that it can be used in captured functions. Skips undefined
-// gradients.
-at::Tensor clip_grad_norm(std::vector<at::Tensor>& gradients, double max_norm);
-// Scales each gradient so that its own norm is at most max_norm. Skips undefined gradients.
-void clip_each_grad_norm(std::vector<at::Tensor>& gradients, double max_norm);
-// Limits each element to the range from -limit to limit. Skips undefined gradients. Coalesces
-// sparse gradients, which captured functions cannot do.
-void clip_grad_value(std::vector<at::Tensor>& gradients, double limit);
 
 // The optimizers. Their options have the meaning that they have in torch::optim, and those of Ftrl
 // the meaning that they have in TensorFlow. A gradient by rows changes these rows and their state

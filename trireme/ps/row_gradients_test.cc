@@ -15,6 +15,7 @@
 #include "trireme/function/function.h"
 #include "trireme/function/replicas.h"
 #include "trireme/function/variable.h"
+#include "trireme/optim/clipping.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/ps/parameter_servers.h"
 #include "trireme/ps/test_servers.h"
