@@ -18,6 +18,12 @@ std::pair<torch::Tensor, torch::Tensor> points(int64_t count) {
   return {x, (x.square().sum(1, true) < 0.5).to(torch::kFloat)};
 }
 
+// Returns true in one of the processes that train: in the chief, or in worker 0 if there is none.
+bool prints(const tr::Cluster& me) {
+  if (me.is_local() || me.is_chief()) return true;
+  return me.spec.num_tasks("chief") == 0 && me.task->index == 0;
+}
+
 int main(int argc, char** argv) try {
   const tr::Flags flags(argc, argv);
   const tr::Cluster me = tr::resolve(flags);  // the cluster, and which worker this process is
@@ -29,7 +35,7 @@ int main(int argc, char** argv) try {
                  .metrics = {tr::Accuracy({.threshold = 0})}});
   auto [x, y] = points(4096);
   const tr::History history = model.fit(x, y, {.batch_size = 128, .epochs = 5});  // of all workers
-  if (!me.is_local() && me.task->index != 0) return 0;
+  if (!prints(me)) return 0;
   std::printf("%d replicas, final loss %.3f\n", strategy.num_replicas_in_sync(),
               history["loss"].back());
 } catch (const tr::Error& error) {

@@ -148,6 +148,19 @@ int64_t tensor_count(const proto::DatasetDef& def) {
   return tensors;
 }
 
+std::vector<proto::DatasetDef*> definitions_in(proto::DatasetStep& step) {
+  std::vector<proto::DatasetDef*> definitions;
+  if (step.has_zip()) {
+    for (proto::DatasetDef& other : *step.mutable_zip()->mutable_others()) {
+      definitions.push_back(&other);
+    }
+  }
+  if (step.has_concatenate()) {
+    definitions.push_back(step.mutable_concatenate()->mutable_other());
+  }
+  return definitions;
+}
+
 absl::StatusOr<DatasetStepPtr> make_steps(const proto::DatasetDef& def,
                                           std::vector<at::Tensor> tensors) {
   const Origin dataset{"", "dataset"};

@@ -27,6 +27,9 @@ void write_steps(const DatasetStep& last, proto::DatasetDef& def, std::vector<at
 // Returns the number of tensors that a step takes from the list that comes with the definition.
 int64_t tensor_count(const proto::DatasetStep& def);
 int64_t tensor_count(const proto::DatasetDef& def);
+// Returns the definitions inside of a step: those of the datasets that it joins with the one before
+// it.
+std::vector<proto::DatasetDef*> definitions_in(proto::DatasetStep& step);
 
 // Returns how many items streams draw one by one to skip the first elements of a step. Files whose
 // records are only counted draw none.

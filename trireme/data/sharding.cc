@@ -29,20 +29,7 @@
 namespace trireme {
 namespace {
 
-// Returns the definitions inside of a step: those of the datasets that it joins with the one before
-// it.
-std::vector<proto::DatasetDef*> definitions_in(proto::DatasetStep& step) {
-  std::vector<proto::DatasetDef*> definitions;
-  if (step.has_zip()) {
-    for (proto::DatasetDef& other : *step.mutable_zip()->mutable_others()) {
-      definitions.push_back(&other);
-    }
-  }
-  if (step.has_concatenate()) {
-    definitions.push_back(step.mutable_concatenate()->mutable_other());
-  }
-  return definitions;
-}
+using internal::definitions_in;
 
 // Returns the number of steps for which a condition holds, including those of inner definitions.
 template <typename F>

@@ -1,6 +1,6 @@
 #include "trireme/distribute/program_runner.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 
 #include <exception>
 #include <type_traits>
@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/coordinator/result_sums.h"
+#include "trireme/data/shared_seeds.h"
 #include "trireme/data/used_numbers.h"
 #include "trireme/distribute/agreed_source.h"
 #include "trireme/exec/random.h"
@@ -17,20 +18,30 @@
 namespace trireme::internal {
 namespace {
 
+// Returns the dataset of a worker with the seeds of worker 0. Where each worker keeps its share of
+// the same elements, all must shuffle them in the same way, even if their seeds differ
+// (set_seed()). A dataset function may make other steps on this worker, which then keep their
+// seeds.
+Dataset with_common_seeds(const Dataset& dataset, WorkerGroup& workers) {
+  const std::vector<uint64_t> own = seeds_before_shards(dataset);
+  std::vector<int64_t> numbers = {static_cast<int64_t>(own.size())};
+  for (uint64_t seed : own) numbers.push_back(static_cast<int64_t>(seed));
+  const at::Tensor all = workers.concatenate(at::tensor(numbers, at::kLong), "seeds of the data");
+  const int64_t* const first = all.const_data_ptr<int64_t>();
+  if (first[0] != numbers[0]) return dataset;
+  const std::vector<uint64_t> common(first + 1, first + 1 + own.size());
+  return common == own ? dataset : with_seeds_before_shards(dataset, common);
+}
+
 // An iterator in this program. Its copies share the position, which restart() sets back.
 class ProgramData final : public StepData {
  public:
   explicit ProgramData(const Dataset& dataset) : iterator_(dataset.iterator()), drawn_(iterator_) {}
-  // For workers that train together. All shuffle in the same way. With `agree`, their data may have
-  // different lengths (agreed_source.h).
+  // For workers that train together. With `agree`, their data may have different lengths
+  // (agreed_source.h).
   ProgramData(const Dataset& dataset, WorkerGroup& workers, bool agree)
-      : iterator_(dataset.iterator()),
-        drawn_(agree ? agreed_iterator(iterator_, workers) : iterator_) {
-    const at::Tensor seed = at::empty({1}, at::kLong);
-    seed[0] = static_cast<int64_t>(Access<Iterator>::position(iterator_).seed);
-    const int64_t common = workers.first(seed, "seed of the data").item<int64_t>();
-    Access<Iterator>::restore(iterator_, {.seed = static_cast<uint64_t>(common)});
-  }
+      : iterator_(with_common_seeds(dataset, workers).iterator()),
+        drawn_(agree ? agreed_iterator(iterator_, workers) : iterator_) {}
 
   void restart() override {
     const uint64_t seed = Access<Iterator>::position(iterator_).seed;

@@ -138,6 +138,55 @@ TEST(MultiWorkerModel, ABatchThatIsLeftOverEndsWithItsEpoch) {
   for (const Tensor& weight : weights) EXPECT_LE(relative_distance(weight, expected), 1e-12);
 }
 
+// Worker 1 shuffles with another seed, as it does after set_seed() with another number. Each
+// example has a weight of its own, which changes once in each epoch in which the example is used.
+TEST(MultiWorkerModel, EachExampleIsUsedOnceIfTheSeedsOfTheWorkersDiffer) {
+  const auto train = [](const Strategy& strategy, uint64_t seed, double& loss) {
+    nn::Linear net(nn::LinearOptions(20, 1).bias(false));
+    net->to(torch::kDouble);
+    nn::init::ones_(net->weight);
+    Model model(net, strategy);
+    model.compile({.optimizer = Sgd({.lr = 0.1}), .loss = nn::MSELoss()});
+    const Dataset batches = Dataset::from_tensors({torch::eye(20, torch::kDouble),
+                                                   torch::arange(20, torch::kDouble).view({20, 1})})
+                                .shuffle(20, {.seed = seed})
+                                .batch(4);
+    model.fit(batches, {.epochs = 2, .verbose = Verbose::kSilent});
+    loss = model.evaluate(batches, {.verbose = Verbose::kSilent})["loss"];
+    return net->weight.detach().clone();
+  };
+  double loss = 0;
+  const Tensor expected = train(Strategy(), 1, loss);
+  const WorkerThreads workers(2);
+  std::vector<Tensor> weights(2);
+  std::vector<double> losses(2);
+  EXPECT_THAT(workers.run([&](const Cluster& me) {
+    const int worker = me.task->index;
+    weights[worker] = train(MultiWorkerMirroredStrategy(me, kPatient), 1 + worker, losses[worker]);
+  }),
+              Each(""));
+  for (const Tensor& weight : weights) {
+    EXPECT_LE(relative_distance(weight, expected), 1e-12) << weight << expected;
+  }
+  EXPECT_THAT(losses, Each(testing::DoubleNear(loss, 1e-5 * loss)));
+}
+
+// The workers need not have the same number of seeds.
+TEST(MultiWorkerModel, ADatasetFunctionMayShuffleOnOneWorkerOnly) {
+  const WorkerThreads workers(2);
+  EXPECT_THAT(workers.run([&](const Cluster& me) {
+    Model model(nn::Linear(3, 1), MultiWorkerMirroredStrategy(me, kPatient));
+    model.compile({.optimizer = Sgd({.lr = 0.1}), .loss = nn::MSELoss()});
+    const DatasetCreator data([](const InputContext& context) {
+      const Dataset all = Dataset::from_tensors({torch::ones({8, 3}), torch::ones({8, 1})});
+      return (context.input_pipeline_id == 0 ? all.shuffle(8) : all).shard(context).batch(2);
+    });
+    const History history = model.fit(data, {.epochs = 1, .verbose = Verbose::kSilent});
+    EXPECT_EQ(history["loss"].size(), 1u);
+  }),
+              Each(""));
+}
+
 TEST(MultiWorkerModel, WorkersShareTheElementsOfADistributedDataset) {
   const WorkerThreads workers(2);
   std::vector<Tensor> seen(2);
