@@ -23,6 +23,7 @@
 #include "trireme/testing/error_of.h"
 #include "trireme/testing/worker_threads.h"
 #include "trireme/train/held_files.h"
+#include "trireme/train/state_dict.h"
 
 namespace trireme {
 namespace {
@@ -32,6 +33,7 @@ using std::chrono::seconds;
 using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using torch::Tensor;
 
 const MultiWorkerMirroredStrategyOptions kUnhurried{.lease = seconds(10),
@@ -112,6 +114,13 @@ class MultiWorkerFilesTest : public testing::Test {
   ~MultiWorkerFilesTest() override { set_seed(0); }
   std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
   static bool is_there(const std::string& path) { return std::filesystem::exists(path); }
+  // Writes the state of a linear layer whose weights all have one value. Returns the path.
+  std::string write_linear(const std::string& name, double value) const {
+    nn::Linear net(4, 1);
+    nn::init::constant_(net->weight, value);
+    save_state_dict(net, path(name));
+    return path(name);
+  }
 
   TemporaryFolder folder_;
 };
@@ -183,6 +192,93 @@ TEST_F(MultiWorkerFilesTest, EachWorkerContinuesInItsOwnData) {
     }),
                 Each(""));
   }
+}
+
+TEST_F(MultiWorkerFilesTest, OnlyTheChiefSavesDataWithoutVariables) {
+  const WorkerThreads workers(2);
+  EXPECT_THAT(workers.run([&](const Cluster& me) {
+    const int worker = me.task->index;
+    const MultiWorkerMirroredStrategy strategy(me, kUnhurried);
+    const auto scope = strategy.scope();
+    Iterator data = Dataset::from_tensors({torch::arange(10)}).iterator();
+    CheckpointManager manager(path("of_" + std::to_string(worker)), {data});
+    for (int i = 0; i < (worker == 0 ? 1 : 4); ++i) data.next<1>();
+    EXPECT_TRUE(manager.save(1));
+    manager.wait();
+    EXPECT_TRUE(is_there(path("of_0/" + internal::checkpoint_name(1))));  // on all workers
+    data.next<1>();
+    EXPECT_EQ(manager.restore_or_initialize(), 1);
+    EXPECT_EQ(data.next<1>()[0].item<int64_t>(), worker == 0 ? 1 : 4);
+  }),
+              Each(""));
+  EXPECT_FALSE(is_there(path("of_1")));
+}
+
+// The disk of one worker fails after it has found the checkpoint.
+TEST_F(MultiWorkerFilesTest, ACheckpointThatOneWorkerCannotReadIsRestoredByNone) {
+  const WorkerThreads workers(2);
+  EXPECT_THAT(workers.run([&](const Cluster& me) {
+    const int worker = me.task->index;
+    HeldFiles files;
+    const MultiWorkerMirroredStrategy strategy(me, kUnhurried);
+    const auto scope = strategy.scope();
+    const Variable w("w_" + std::to_string(worker), torch::ones({4}));
+    const auto manager =
+        internal::Access<CheckpointManager>::make(path("unreadable"), {w}, {}, files);
+    const std::string first = internal::checkpoint_name(1);
+    manager->save(1);
+    manager->wait();
+    w.assign(torch::zeros({4}));
+    for (const int failing : {0, 1}) {
+      if (worker == failing) files.fail_reads("program.safetensors", /*only_data=*/true);
+      EXPECT_THAT(error_text([&] { manager->restore(first); }), HasSubstr("Input/output error"));
+      EXPECT_TRUE(w.read().equal(torch::zeros({4}))) << "worker " << failing << " cannot read";
+      files.fail_reads("");
+    }
+    EXPECT_EQ(manager->restore(first), 1);
+    EXPECT_TRUE(w.read().equal(torch::ones({4})));
+  }),
+              Each(""));
+}
+
+// Threads share a file system, so another path stands for the file of another machine.
+TEST_F(MultiWorkerFilesTest, AStateDictThatOneWorkerCannotReadIsLoadedByNone) {
+  const std::string file = write_linear("net.safetensors", 2);
+  const WorkerThreads workers(2);
+  EXPECT_THAT(workers.run([&](const Cluster& me) {
+    const MultiWorkerMirroredStrategy strategy(me, kUnhurried);
+    const nn::Linear net = strategy.distribute(nn::Linear(4, 1));
+    const Tensor before = net->weight.detach().clone();
+    for (const int failing : {0, 1}) {
+      const std::string mine = me.task->index == failing ? path("missing.safetensors") : file;
+      EXPECT_THAT(error_text([&] { load_state_dict(net, mine); }),
+                  AllOf(HasSubstr("worker " + std::to_string(failing) + ": "),
+                        HasSubstr("missing.safetensors"), HasSubstr("does not exist")));
+      EXPECT_TRUE(net->weight.equal(before)) << "worker " << failing << " cannot read";
+    }
+    EXPECT_THAT(load_state_dict(net, file), IsEmpty());
+    EXPECT_TRUE(net->weight.equal(torch::full({1, 4}, 2.0)));
+  }),
+              Each(""));
+}
+
+TEST_F(MultiWorkerFilesTest, AStateDictThatDiffersBetweenWorkersIsLoadedByNone) {
+  const std::vector<std::string> paths = {write_linear("of_0.safetensors", 1),
+                                          write_linear("of_1.safetensors", 2)};
+  const WorkerThreads workers(2);
+  EXPECT_THAT(workers.run([&](const Cluster& me) {
+    const MultiWorkerMirroredStrategy strategy(me, kUnhurried);
+    const nn::Linear net = strategy.distribute(nn::Linear(4, 1));
+    const Tensor before = net->weight.detach().clone();
+    const std::string& mine = paths[me.task->index];
+    EXPECT_THAT(error_text([&] { load_state_dict(net, mine); }),
+                AllOf(HasSubstr("worker 1 cannot load the state dict that worker 0 loads"),
+                      HasSubstr("state dict '" + mine + "'"),
+                      HasSubstr("Copy the same file to every machine, or load from a shared "
+                                "folder")));
+    EXPECT_TRUE(net->weight.equal(before));
+  }),
+              Each(""));
 }
 
 TEST_F(MultiWorkerFilesTest, ErrorsOfOneWorkerAreThrownByAll) {

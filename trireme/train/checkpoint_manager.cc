@@ -401,8 +401,13 @@ class CheckpointManager::Impl {
     };
     const RestoreResult prepared = agree(prepare());
     if (!prepared.step.ok()) return prepared;
-    const absl::Status done = try_call([&] { restore->run(); });
-    const RestoreResult restored = agree(done.ok() ? prepared : failed(done, damage_of(done)));
+    const auto agree_on = [&](const absl::Status& done) {
+      return agree(done.ok() ? prepared : failed(done, damage_of(done)));
+    };
+    // No worker changes a variable before all of them have read the values.
+    const RestoreResult read = agree_on(try_call([&] { restore->read(); }));
+    if (!read.step.ok()) return read;
+    const RestoreResult restored = agree_on(try_call([&] { restore->assign(); }));
     if (!restored.step.ok()) return restored;
     MutexLock lock(mutex_);
     last_step_ = *restored.step;

@@ -88,7 +88,8 @@ struct SaveStats {
 // Under MultiWorkerMirroredStrategy every worker makes the same manager and makes the same calls,
 // in the same order. Worker 0 decides and writes, so the files are its own, and the calls of all
 // workers return the same, or throw the same error. A checkpoint is restored by every worker, so
-// all of them must share the folder.
+// all of them must share the folder. A manager without variables of the strategy, such as that of
+// an iterator alone, is made in strategy.scope().
 class CheckpointManager {
  public:
   // Prepares to save `objects`. Creates neither the folder nor a checkpoint. Throws Error if a

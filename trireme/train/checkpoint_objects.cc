@@ -90,6 +90,12 @@ CheckpointObjects::CheckpointObjects(const std::vector<Checkpointed>& objects) {
                 "the CheckpointManager was given nothing to save; give it modules, optimizers, "
                 "variables, data, or texts");
   }
+  if (workers_ != nullptr || backend_ != nullptr) return;
+  // Data and texts do not know the workers, each of which would write as the chief.
+  if (const auto& scope = current_backend(); scope != nullptr && scope->workers() != nullptr) {
+    scope_ = scope;
+    workers_ = scope->workers();
+  }
 }
 
 CheckpointedVariable& CheckpointObjects::add(const Variable& variable) {

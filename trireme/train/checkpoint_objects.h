@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "trireme/capture/variable_backend.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/checkpoint/manifest.h"
 #include "trireme/checkpoint/tensor_file.h"
@@ -72,7 +73,8 @@ class CheckpointObjects {
   const std::shared_ptr<ParameterServerBackend>& backend() const { return backend_; }
   // Returns the variables that are on parameter servers.
   std::vector<PsVariable> ps_variables() const;
-  // Returns the workers that train the variables together; null if there is only this process.
+  // Returns the workers that train the variables together, or without such variables those of the
+  // strategy in whose scope the object was made; null if there is only this process.
   WorkerGroup* workers() const { return workers_; }
 
  private:
@@ -86,6 +88,7 @@ class CheckpointObjects {
   std::vector<CheckpointedIterator> iterators_;
   std::vector<CheckpointedText> texts_;
   std::shared_ptr<ParameterServerBackend> backend_;
+  std::shared_ptr<VariableBackend> scope_;  // Keeps the workers of a scope; null if not needed.
   WorkerGroup* workers_ = nullptr;
 };
 

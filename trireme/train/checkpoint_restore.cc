@@ -1,8 +1,9 @@
 // The order of a restore: first everything that can fail is read and compared, then the servers
 // load their variables, and then the program's own state is set, which cannot fail any more, except
-// in the functions that take its texts. So a
-// damaged checkpoint leaves the program as it was, except for variables on servers, which the next
-// restore overwrites.
+// in iterators and in the functions that take its texts. So a damaged checkpoint leaves the program
+// as it was, except for variables on servers, which the next restore overwrites. Workers that train
+// together agree between read() and assign(), so none of them has new variables if another could
+// not read its own.
 #include "trireme/train/checkpoint_restore.h"
 
 #include <ATen/core/grad_mode.h>
@@ -174,21 +175,24 @@ size_t CheckpointRestore::workers_of(const CheckpointedIterator& target) const {
   return objects_.workers() != nullptr ? objects_.workers()->workers() : target.positions().size();
 }
 
-void CheckpointRestore::run() {
+void CheckpointRestore::read() {
   const at::NoGradGuard no_gradients;
   const SuspendDeviceCheck no_device_check;
-  // The variables in the program's memory that are to be assigned.
-  std::vector<std::pair<const Variable*, at::Tensor>> values;
   for (const Restored& restored : variables_) {
     if (restored.target.on_servers()) continue;
-    values.emplace_back(&restored.target.variable, value_or_throw(reader_.read(restored.saved)));
+    values_.emplace_back(&restored.target.variable, value_or_throw(reader_.read(restored.saved)));
     for (size_t i = 0; restored.slots && i < restored.target.slots.size(); ++i) {
-      values.emplace_back(&restored.target.slots[i],
-                          value_or_throw(reader_.read_slot(restored.saved, static_cast<int>(i))));
+      values_.emplace_back(&restored.target.slots[i],
+                           value_or_throw(reader_.read_slot(restored.saved, static_cast<int>(i))));
     }
   }
   load_server_variables();
-  for (const auto& [variable, value] : values) variable->assign(value);
+}
+
+void CheckpointRestore::assign() {
+  const at::NoGradGuard no_gradients;
+  const SuspendDeviceCheck no_device_check;
+  for (const auto& [variable, value] : values_) variable->assign(value);
   restore_optimizers();
   for (const RestoredIterator& iterator : iterators_) {
     if (objects_.workers() == nullptr) {

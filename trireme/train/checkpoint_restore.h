@@ -1,6 +1,9 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/checkpoint/checkpoint_reader.h"
@@ -19,8 +22,12 @@ class CheckpointRestore {
   CheckpointRestore(const CheckpointObjects& objects, const CheckpointReader& reader,
                     const RestoreOptions& options, const std::vector<std::string>& names);
 
-  // Restores. Throws Error; with DATA_LOSS, only variables on servers may have changed.
-  void run();
+  // Reads what is assigned to the program's variables, and lets the servers load theirs. Throws
+  // Error; only variables on servers may have changed then.
+  void read();
+  // Sets the program's own state, after read(). Throws the errors of iterators, and of the
+  // functions that take texts.
+  void assign();
 
  private:
   // A variable that is restored.
@@ -59,6 +66,8 @@ class CheckpointRestore {
   std::vector<Restored> variables_;
   std::vector<RestoredIterator> iterators_;
   std::vector<RestoredText> texts_;
+  // Variables in the program's memory, and the values that read() has read for them.
+  std::vector<std::pair<const Variable*, at::Tensor>> values_;
 };
 
 }  // namespace trireme::internal

@@ -27,7 +27,7 @@ class HeldFiles final : public Files {
     TRIREME_ASSIGN_OR_RETURN(auto file, local_.open(path, links));
     MutexLock lock(mutex_);
     if (unreadable_.empty() || path.find(unreadable_) == std::string::npos) return file;
-    return std::make_unique<UnreadableFile>(path, file->size());
+    return std::make_unique<UnreadableFile>(path, std::move(file), only_data_);
   }
   absl::Status make_directory(const std::string& path) override {
     return local_.make_directory(path);
@@ -52,10 +52,12 @@ class HeldFiles final : public Files {
     MutexLock lock(mutex_);
     fails_ = fails;
   }
-  // Fails reads of files whose path has this part; none if it is empty.
-  void fail_reads(const std::string& part) {
+  // Fails reads of files whose path has this part; none if it is empty. With `only_data`, the
+  // header of a file can be read.
+  void fail_reads(const std::string& part, bool only_data = false) {
     MutexLock lock(mutex_);
     unreadable_ = part;
+    only_data_ = only_data;
   }
   void hold(bool held) {
     MutexLock lock(mutex_);
@@ -66,16 +68,19 @@ class HeldFiles final : public Files {
  private:
   class UnreadableFile final : public InputFile {
    public:
-    UnreadableFile(std::string path, uint64_t size) : path_(std::move(path)), size_(size) {}
-    uint64_t size() const override { return size_; }
-    absl::Status read(uint64_t, void*, size_t) override {
+    UnreadableFile(std::string path, std::unique_ptr<InputFile> file, bool only_data)
+        : path_(std::move(path)), file_(std::move(file)), only_data_(only_data) {}
+    uint64_t size() const override { return file_->size(); }
+    absl::Status read(uint64_t offset, void* data, size_t bytes) override {
+      if (only_data_ && offset == 0) return file_->read(offset, data, bytes);
       return make_status(ErrorCode::kUnavailable,
                          "cannot read '" + path_ + "': Input/output error");
     }
 
    private:
     const std::string path_;
-    const uint64_t size_;
+    const std::unique_ptr<InputFile> file_;
+    const bool only_data_;
   };
 
   Files& local_ = Files::local();
@@ -84,6 +89,7 @@ class HeldFiles final : public Files {
   bool fails_ ABSL_GUARDED_BY(mutex_) = false;
   bool held_ ABSL_GUARDED_BY(mutex_) = false;
   std::string unreadable_ ABSL_GUARDED_BY(mutex_);
+  bool only_data_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace trireme

@@ -6,6 +6,23 @@
 
 namespace trireme::internal {
 
+absl::Status check_same_input(const std::vector<absl::StatusOr<std::string>>& results,
+                              const SharedInput& input) {
+  for (size_t worker = 1; worker < results.size(); ++worker) {
+    const auto& result = results[worker];
+    if (result.ok() && *result == *results[0]) continue;
+    return make_status(
+        ErrorCode::kFailedPrecondition,
+        absl::StrCat("worker ", worker, " cannot ", input.verb, " the ", input.noun,
+                     " that worker 0 ", input.verb, "s: ",
+                     result.ok() ? absl::StrCat("it finds another ", input.noun, " under this path")
+                                 : describe(result.status()),
+                     ". ", input.remedy),
+        {"", absl::StrCat(input.noun, " '", input.path, "'")});
+  }
+  return absl::OkStatus();
+}
+
 RestoreResult agree_on_restore(const WorkerAgreement& agreement, const RestoreResult& mine,
                                const std::string& id, const std::string& path) {
   if (agreement.alone()) return mine;
@@ -18,18 +35,13 @@ RestoreResult agree_on_restore(const WorkerAgreement& agreement, const RestoreRe
         [&] { return absl::StrCat(static_cast<int>(mine.damage)); }, "damage of a checkpoint");
     return {results[0].status(), static_cast<Damage>(std::stoi(damage))};
   }
-  for (int worker = 1; worker < agreement.workers(); ++worker) {
-    const auto& result = results[worker];
-    if (result.ok() && *result == *results[0]) continue;
-    return {make_status(
-        ErrorCode::kFailedPrecondition,
-        absl::StrCat(
-            "worker ", worker, " cannot restore the checkpoint that worker 0 restores: ",
-            result.ok() ? "it finds another checkpoint under this path" : describe(result.status()),
-            ". Use a folder on a file system that all workers share, under the same path"),
-        {"", absl::StrCat("checkpoint '", path, "'")})};
-  }
-  return mine;
+  const absl::Status same = check_same_input(
+      results, {.verb = "restore",
+                .noun = "checkpoint",
+                .path = path,
+                .remedy = "Use a folder on a file system that all workers share, under the same "
+                          "path"});
+  return same.ok() ? mine : RestoreResult{same};
 }
 
 Error unusable_folder(const std::string& folder, const std::vector<std::string>& damages,

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "trireme/base/error.h"
 #include "trireme/train/worker_agreement.h"
@@ -22,6 +23,20 @@ struct RestoreResult {
   absl::StatusOr<int64_t> step;
   Damage damage = Damage::kNone;
 };
+
+// Input that every worker reads for itself, as error messages describe it.
+struct SharedInput {
+  std::string verb;  // "restore"
+  std::string noun;  // "checkpoint"
+  std::string path;
+  std::string remedy;  // A sentence in the imperative, without a full stop.
+};
+
+// Returns OK if all workers have read the same as worker 0, and otherwise an error that names the
+// first of the others. `results` has a text by worker that identifies the input. Worker 0 must have
+// one.
+absl::Status check_same_input(const std::vector<absl::StatusOr<std::string>>& results,
+                              const SharedInput& input);
 
 // Returns the result of all workers: that of worker 0, or an error that names another worker, which
 // could not do the same. `id` is the identity of the checkpoint that this worker has read.

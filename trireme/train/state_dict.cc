@@ -1,12 +1,14 @@
 // A state dict is read and written where the tensors are: in the program, on the tasks of a
 // session, or on parameter servers. There, one call per server moves many tensors. Of workers that
-// train together, each has the tensors. Worker 0 writes the file, and all of them read it.
+// train together, each has the tensors. Worker 0 writes the file, and all of them read it. They
+// assign nothing before they know that each of them has read the same values.
 #include "trireme/train/state_dict.h"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -14,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "trireme/base/crc32c.h"
 #include "trireme/base/files.h"
 #include "trireme/base/status.h"
 #include "trireme/capture/capture.h"
@@ -23,6 +26,7 @@
 #include "trireme/function/variable.h"
 #include "trireme/ps/packing.h"
 #include "trireme/ps/parameter_server_backend.h"
+#include "trireme/train/restore_result.h"
 #include "trireme/train/state_dict_files.h"
 #include "trireme/train/worker_agreement.h"
 
@@ -248,17 +252,60 @@ void write_state(const std::vector<StateTensor>& tensors, const std::string& pat
   throw_if_error(files.sync_directory(folder.empty() ? "." : folder));
 }
 
-std::vector<std::string> read_state(const std::vector<StateTensor>& tensors,
-                                    const std::string& path, const RestoreOptions& options) {
+// Reads the values of the tensors from a file and calls `use` with each. Returns the names that are
+// not set.
+std::vector<std::string> read_state(
+    const std::vector<StateTensor>& tensors, const std::string& path, const RestoreOptions& options,
+    const std::function<void(const StateTensor& to, at::Tensor value)>& use) {
   const auto files = value_or_throw(StateDictFiles::open(Files::local(), path));
   StateComparison comparison = compare_state(tensors, files, options);
   check_comparison(comparison, path, options);
-  Assignment assignment;
   for (const auto& [tensor, entry] : comparison.equal) {
-    assignment.add(tensor, value_or_throw(files.read(*entry)));
+    use(tensor, value_or_throw(files.read(*entry)));
   }
-  assignment.finish();
   return std::move(comparison.not_set);
+}
+
+// Loads without other workers. Assigns while it reads, since the values may not fit into memory.
+std::vector<std::string> load_alone(const std::vector<StateTensor>& tensors,
+                                    const std::string& path, const RestoreOptions& options) {
+  Assignment assignment;
+  auto not_set = read_state(tensors, path, options, [&](const StateTensor& to, at::Tensor value) {
+    assignment.add(to, std::move(value));
+  });
+  assignment.finish();
+  return not_set;
+}
+
+// Loads on all workers of a group, or on none of them.
+std::vector<std::string> load_together(const internal::WorkerAgreement& agreement,
+                                       const std::vector<StateTensor>& tensors,
+                                       const std::string& path, const RestoreOptions& options) {
+  std::vector<std::pair<StateTensor, at::Tensor>> values;
+  std::vector<std::string> not_set;
+  const auto read = try_call([&] {
+    uint32_t crc = 0;
+    not_set = read_state(tensors, path, options, [&](const StateTensor& to, at::Tensor value) {
+      crc = crc32c(to.name.c_str(), to.name.size() + 1, crc);
+      crc = crc32c(value.const_data_ptr(), value.nbytes(), crc);
+      values.emplace_back(to, std::move(value));
+    });
+    return absl::StrCat(crc);
+  });
+  agreement.check(read.status(), "load_state_dict()");
+  throw_if_error(internal::check_same_input(
+      agreement.all(read, "checksum of a state dict"),
+      {.verb = "load",
+       .noun = "state dict",
+       .path = path,
+       .remedy = "Copy the same file to every machine, or load from a shared folder"}));
+  const absl::Status assigned = try_call([&] {
+    Assignment assignment;
+    for (auto& [to, value] : values) assignment.add(to, std::move(value));
+    assignment.finish();
+  });
+  agreement.check(assigned, "end of load_state_dict()");
+  return not_set;
 }
 
 }  // namespace
@@ -282,10 +329,8 @@ std::vector<std::string> load_state_dict(torch::nn::Module& module, const std::s
   const at::NoGradGuard no_gradients;
   const std::vector<StateTensor> tensors = state_tensors(module);
   const internal::WorkerAgreement agreement = agreement_for(tensors);
-  if (agreement.alone()) return read_state(tensors, path, options);
-  auto not_set = try_call([&] { return read_state(tensors, path, options); });
-  agreement.check(not_set.status(), "load_state_dict()");
-  return *std::move(not_set);
+  return agreement.alone() ? load_alone(tensors, path, options)
+                           : load_together(agreement, tensors, path, options);
 }
 
 }  // namespace trireme

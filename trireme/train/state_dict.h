@@ -35,8 +35,10 @@ void save_state_dict(const torch::nn::Module& module, const std::string& path);
 //
 // Returns the names in the module that were not set, which is empty unless the options say so.
 //
-// Under MultiWorkerMirroredStrategy all workers call it and read the file, so it must be in a
-// folder that they share. If one of them cannot read it, all throw its error.
+// Under MultiWorkerMirroredStrategy all workers call it and read the file, which must be in a
+// folder that they share, or be the same on every machine. If one of them cannot read it, all throw
+// its error, and FAILED_PRECONDITION if it reads other values than worker 0. No worker changes
+// anything then.
 std::vector<std::string> load_state_dict(torch::nn::Module& module, const std::string& path,
                                          const RestoreOptions& options = {});
 
