@@ -17,6 +17,40 @@
 namespace trireme::internal {
 namespace {
 
+std::string implementation_name(CommunicationImplementation implementation) {
+  switch (implementation) {
+    case CommunicationImplementation::kAuto:
+      return "AUTO";
+    case CommunicationImplementation::kRing:
+      return "RING";
+    case CommunicationImplementation::kShm:
+      return "SHM";
+    case CommunicationImplementation::kGloo:
+      return "GLOO";
+    case CommunicationImplementation::kNccl:
+      return "NCCL";
+  }
+  return "unknown";
+}
+
+// Compares the options of all ranks. Ranks that set up different implementations would wait for
+// each other until the deadline, and the error would not say why.
+absl::Status agree_on_implementation(Group& group, CommunicationImplementation implementation,
+                                     Time deadline) {
+  TRIREME_ASSIGN_OR_RETURN(
+      const std::vector<std::string> names,
+      group.exchange("implementation", implementation_name(implementation), deadline));
+  for (int rank = 1; rank < group.size(); ++rank) {
+    if (names[rank] == names[0]) continue;
+    return make_status(ErrorCode::kFailedPrecondition,
+                       absl::StrCat("the ranks of group '", group.name(),
+                                    "' use different implementations: ", group.name_of(0), " uses ",
+                                    names[0], ", but ", group.name_of(rank), " uses ", names[rank],
+                                    "; set the same implementation on all of them"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<CollectiveEngine>> make_engine(
     Group& group, CommunicationImplementation implementation, Time deadline) {
   switch (implementation) {
@@ -70,6 +104,7 @@ absl::StatusOr<ChosenEngine> choose_for_hosts(Group& group, Time deadline) {
 
 absl::StatusOr<ChosenEngine> choose_engine(Group& group, CommunicationImplementation implementation,
                                            Time deadline) {
+  TRIREME_RETURN_IF_ERROR(agree_on_implementation(group, implementation, deadline));
   if (implementation == CommunicationImplementation::kAuto)
     return choose_for_hosts(group, deadline);
   TRIREME_ASSIGN_OR_RETURN(auto engine, make_engine(group, implementation, deadline));

@@ -15,8 +15,9 @@ struct ChosenEngine {
   std::unique_ptr<CollectiveEngine> engine;
 };
 
-// Makes the engine for a group, and logs the choice if it was left to us. All members must call it
-// with the same implementation, and all choose the same. Blocks until the deadline at most.
+// Makes the engine for a group, and logs the choice if it was left to us. All members must call it,
+// and all choose the same. FAILED_PRECONDITION on all of them if they ask for different
+// implementations. Blocks until the deadline at most.
 absl::StatusOr<ChosenEngine> choose_engine(Group& group, CommunicationImplementation implementation,
                                            Time deadline);
 

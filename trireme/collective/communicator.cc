@@ -13,6 +13,7 @@
 #include "trireme/collective/choose_engine.h"
 #include "trireme/collective/group.h"
 #include "trireme/exec/operator_trace.h"
+#include "trireme/tensor/dtype.h"
 #include "trireme/tensor/format_shape.h"
 
 namespace trireme {
@@ -41,6 +42,20 @@ void check_parts(const CollectiveCall& call, const at::Tensor& whole, const at::
               absl::StrCat(internal::describe_call(call), ": ", format_shape(whole.sizes()),
                            " is not ", ranks, " times ", format_shape(part.sizes()),
                            " of the same dtype, one for each rank"));
+}
+
+// Rejects means of dtypes that cannot hold one. The engines would find out only when the sum is
+// there, and would end the group.
+void check_reduction(const CollectiveCall& call) {
+  const at::ScalarType dtype = call.input.scalar_type();
+  if (call.reduction != Reduction::kMean || c10::isFloatingType(dtype) ||
+      c10::isComplexType(dtype)) {
+    return;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              absl::StrCat(internal::describe_call(call), ": values of the dtype ",
+                           dtype_name(dtype), " have no mean of that dtype; convert the tensor to ",
+                           "a floating-point dtype, or use kSum and divide the sum"));
 }
 
 }  // namespace
@@ -77,8 +92,11 @@ class Communicator::Impl {
   absl::Status run(const CollectiveCall& call) {
     TRIREME_RETURN_IF_ERROR(group->failure());
     group->begin_call(call);
-    const absl::Status result = chosen.engine->run(call);
+    // The group refers to the call until end_call(), also if the engine throws.
+    absl::Status result;
+    const absl::Status thrown = try_call([&] { result = chosen.engine->run(call); });
     group->end_call();
+    if (!thrown.ok()) result = thrown;
     if (result.ok()) return result;
     group->fail(result);
     return group->failure();  // Another rank's failure may have come first.
@@ -134,6 +152,7 @@ CollectiveWork Communicator::all_reduce(const at::Tensor& tensor, Reduction redu
                       .input = tensor,
                       .output = tensor};
   check_tensor(call, tensor);
+  check_reduction(call);
   return impl_->add(std::move(call), options);
 }
 
@@ -147,6 +166,7 @@ CollectiveWork Communicator::reduce_scatter(const at::Tensor& input, const at::T
   check_tensor(call, input);
   check_tensor(call, output);
   check_parts(call, input, output, size());
+  check_reduction(call);
   return impl_->add(std::move(call), options);
 }
 

@@ -96,7 +96,10 @@ absl::StatusOr<GatherAnswer> gather_all(const GatherLoop& loop) {
   while (true) {
     absl::StatusOr<GatherAnswer> answer = ask_once(loop);
     if (answer.ok() && answer->missing.empty()) return answer;
-    if (!answer.ok() && !is_retryable(answer.status())) return answer.status();
+    // Rank 0 asks itself, so an error is not a lost call, but the end of the group.
+    if (!answer.ok() && (loop.root == nullptr || !is_retryable(answer.status()))) {
+      return answer.status();
+    }
     std::string missing = answer.ok() ? list_ranks(loop, answer->missing) : loop.name_of(0);
     for (const int rank : answer.ok() ? answer->missing : std::vector<int>()) {
       if (loop.give_up) TRIREME_RETURN_IF_ERROR(loop.give_up(rank));

@@ -129,11 +129,12 @@ TEST(HierarchyEngine, CallsOfHostsThatDifferNameTheLeaders) {
 TEST(HierarchyEngine, MissingRankOfAnotherHostIsNamed) {
   EngineRanks ranks({make_found_hierarchy, make_groups_on_hosts<two_on_each>}, 4);
   ranks.on_all([&](int rank) {
+    ASSERT_TRUE(ranks.run(rank, {.kind = CollectiveKind::kBarrier}).ok());  // All are ready.
     if (rank == 3) return;
     const at::Tensor tensor = at::ones({1000});
     const absl::Status status =
         ranks.run(rank, {.kind = CollectiveKind::kAllReduce, .input = tensor, .output = tensor},
-                  std::chrono::milliseconds(100));
+                  std::chrono::milliseconds(1500));
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("waited for rank 3 (/job:worker/task:3), which did not make this call"));
   });
@@ -256,6 +257,22 @@ TEST(ChooseEngine, FollowsTheHosts) {
   EXPECT_THAT(chosen_by({&three[0], &three[1], &three[2]}),
               ElementsAre("hierarchy", "hierarchy", "hierarchy"));
   EXPECT_THAT(chosen_by({&alone[0]}), ElementsAre("shm"));
+}
+
+// Ranks that set up different engines would wait for each other until the deadline.
+TEST(ChooseEngine, RanksThatAskForDifferentImplementationsAreNamedOnAllRanks) {
+  const std::vector<CommunicationImplementation> asked = {CommunicationImplementation::kRing,
+                                                          CommunicationImplementation::kRing,
+                                                          CommunicationImplementation::kGloo};
+  LocalGroups groups(3);
+  on_members(3, [&](int rank) {
+    const absl::Status status =
+        choose_engine(groups[rank], asked[rank], after(seconds(30))).status();
+    EXPECT_EQ(error_code(status), ErrorCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("rank 0 (/job:worker/task:0) uses RING, but "
+                          "rank 2 (/job:worker/task:2) uses GLOO"));
+  });
 }
 
 // A rank has no memory for the slots. All ranks must take the ring, also those of other hosts.

@@ -32,6 +32,10 @@ struct ParcelSender::State : std::enable_shared_from_this<ParcelSender::State> {
   void start(QueuedParcel queued);
   // Called when a parcel was taken or lost.
   void on_done(int to, uint64_t sequence, const absl::Status& status);
+  // Returns the next parcel to send, and counts it. Otherwise takes back the count of a parcel that
+  // is done. One lock covers both, since enqueue() leaves a parcel in a queue only if parcels that
+  // are counted will look there.
+  std::optional<QueuedParcel> next_or_end();
 
   const std::stop_token stop;
   Mutex mutex;
@@ -60,7 +64,6 @@ void ParcelSender::State::start(QueuedParcel queued) {
 }
 
 void ParcelSender::State::on_done(int to, uint64_t sequence, const absl::Status& status) {
-  std::optional<QueuedParcel> next;
   Group* failed = nullptr;
   {
     MutexLock lock(mutex);
@@ -71,22 +74,27 @@ void ParcelSender::State::on_done(int to, uint64_t sequence, const absl::Status&
       waiting.clear();
     } else {
       taken[to] = std::max(taken[to], sequence);
-      std::deque<QueuedParcel>& queue = urgent.empty() ? waiting : urgent;
-      if (under_way <= kWindow && !queue.empty()) {
-        next = std::move(queue.front());
-        queue.pop_front();
-        ++under_way;
-      }
     }
   }
   // The parcel still counts as under way, so the group lives.
   if (failed != nullptr) failed->fail(status);
-  if (next) start(*std::move(next));
+  while (std::optional<QueuedParcel> next = next_or_end()) start(*std::move(next));
+}
+
+std::optional<ParcelSender::State::QueuedParcel> ParcelSender::State::next_or_end() {
   {
     MutexLock lock(mutex);
-    if (--under_way > 0) return;
+    std::deque<QueuedParcel>& queue = urgent.empty() ? waiting : urgent;
+    if (under_way <= kWindow && !queue.empty()) {
+      std::optional<QueuedParcel> next = std::move(queue.front());
+      queue.pop_front();
+      ++under_way;
+      return next;
+    }
+    if (--under_way > 0) return std::nullopt;
   }
   changed.notify_all();
+  return std::nullopt;
 }
 
 ParcelSender::ParcelSender(Group& group) : state_(std::make_shared<State>(group)) {}

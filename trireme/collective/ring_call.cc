@@ -89,7 +89,8 @@ absl::Status RingCall::unexpected(const Parcel& parcel) const {
       absl::StrCat(is_member ? group_.name_of(parcel.from) : "a task that is not a member",
                    " sent a parcel for slot ", parcel.slot, " of ", description_, ", call ",
                    call_.sequence, " of group '", group_.name(),
-                   "', which has no such parcel; run the same Trireme release on every task"));
+                   "', which has no such parcel, or has had it already; run the same Trireme "
+                   "release on every task"));
 }
 
 std::vector<int> RingCall::silent(const std::vector<int>& ranks) const {

@@ -41,7 +41,7 @@ class RingCall {
   // Blocks until a certain parcel arrives, and returns it. Keeps the others that arrive meanwhile.
   absl::StatusOr<Parcel> take(int from, uint32_t slot);
 
-  // Returns the error for a parcel that does not belong to the call.
+  // Returns the error for a parcel that does not belong to the call, or has come before.
   absl::Status unexpected(const Parcel& parcel) const;
 
  private:

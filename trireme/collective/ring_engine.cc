@@ -88,6 +88,14 @@ struct RingLayout {
   int64_t piece_stride;  // elements of a piece
 };
 
+// Notes that the parcel of a slot has come. Returns false for a slot that the call does not have,
+// and for a second parcel of a slot, which would be counted in place of one that is missing.
+bool note_slot(std::vector<bool>& seen, uint32_t slot) {
+  if (slot >= seen.size() || seen[slot]) return false;
+  seen[slot] = true;
+  return true;
+}
+
 class RingEngine final : public CollectiveEngine {
  public:
   explicit RingEngine(Group& group) : group_(group), sender_(group) {}
@@ -242,16 +250,15 @@ absl::Status RingEngine::pass_around(RingCall& ring, const CollectiveCall& call,
     ring.enqueue(ring.right(), piece, layout.piece(own, first_segment, piece));
   }
   const int64_t parcels = layout.pieces * (end_step - first_step);
+  std::vector<bool> seen(parcels);
   for (int64_t i = 0; i < parcels; ++i) {
     TRIREME_ASSIGN_OR_RETURN(const Parcel parcel, ring.next(neighbours));
-    if (parcel.slot >= parcels) return ring.unexpected(parcel);
+    if (parcel.from != ring.left() || !note_slot(seen, parcel.slot)) return ring.unexpected(parcel);
     const int step = first_step + static_cast<int>(parcel.slot / layout.pieces);
     const int64_t piece = parcel.slot % layout.pieces;
     const int segment = (ring.rank() - 2 - step + 4 * size) % size;
     at::Tensor value = layout.piece(own, segment, piece);
-    if (parcel.from != ring.left() || !payload_fits(parcel, value)) {
-      return ring.unexpected(parcel);
-    }
+    if (!payload_fits(parcel, value)) return ring.unexpected(parcel);
     if (step >= size - 1) {
       copy_payload(parcel, value);
     } else {
@@ -281,9 +288,10 @@ absl::Status RingEngine::broadcast(RingCall& ring, const CollectiveCall& call) {
     ring.enqueue(ring.right(), 1 + piece, layout.piece(values, 0, piece));
   }
   const int64_t parcels = is_root ? 1 : 1 + layout.pieces;
+  std::vector<bool> seen(parcels);
   for (int64_t i = 0; i < parcels; ++i) {
     TRIREME_ASSIGN_OR_RETURN(const Parcel parcel, ring.next({ring.left(), ring.right()}));
-    if (parcel.from != ring.left() || parcel.slot >= parcels) return ring.unexpected(parcel);
+    if (parcel.from != ring.left() || !note_slot(seen, parcel.slot)) return ring.unexpected(parcel);
     if (parcel.slot == 0) continue;
     const at::Tensor place = layout.piece(values, 0, parcel.slot - 1);
     if (!payload_fits(parcel, place)) return ring.unexpected(parcel);
@@ -308,17 +316,19 @@ absl::Status RingEngine::all_to_all(RingCall& ring, const CollectiveCall& call) 
     layout.piece(output, ring.rank(), piece).copy_(layout.piece(input, ring.rank(), piece));
   }
   std::vector<int64_t> left(size, layout.pieces);  // number of parcels to come, by sender
+  std::vector<std::vector<bool>> seen(size, std::vector<bool>(layout.pieces));
   left[ring.rank()] = 0;
+  seen[ring.rank()].clear();
   for (int64_t i = 0; i < layout.pieces * (size - 1); ++i) {
     std::vector<int> missing;
     for (int rank = 0; rank < size; ++rank) {
       if (left[rank] > 0) missing.push_back(rank);
     }
     TRIREME_ASSIGN_OR_RETURN(const Parcel parcel, ring.next(missing));
-    const at::Tensor place = layout.piece(output, parcel.from, parcel.slot % layout.pieces);
-    if (parcel.slot >= layout.pieces || left[parcel.from]-- == 0 || !payload_fits(parcel, place)) {
-      return ring.unexpected(parcel);
-    }
+    if (!note_slot(seen[parcel.from], parcel.slot)) return ring.unexpected(parcel);
+    --left[parcel.from];
+    const at::Tensor place = layout.piece(output, parcel.from, parcel.slot);
+    if (!payload_fits(parcel, place)) return ring.unexpected(parcel);
     copy_payload(parcel, place);
   }
   return ring.flush();

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "trireme/base/status.h"
 #include "trireme/collective/engine_test.h"
 #include "trireme/collective/local_group.h"
@@ -41,15 +43,19 @@ TEST(RingEngine, ManyRanksCombineSmallTensors) {
   }
 }
 
-// Rank 0 waits for its neighbours, which have come. One of them waits for rank 2, and knows it.
+// Rank 0 waits for its neighbours, which have come. One of them waits for rank 2, and knows it. The
+// deadlines do not depend on when the threads start: rank 0 waits for a second after its own.
 TEST(RingEngine, RankWhoseNeighboursHaveComeLetsThemNameTheMissingOne) {
   EngineRanks ranks({make_ring_engine}, 4);
+  const Time deadline = after(std::chrono::milliseconds(1500));
   ranks.on_all([&](int rank) {
+    ASSERT_TRUE(ranks.run(rank, {.kind = CollectiveKind::kBarrier}).ok());  // All are ready.
     if (rank == 2) return;
     const at::Tensor tensor = at::ones({600000});
+    const Time own = deadline + std::chrono::milliseconds(rank == 0 ? 0 : 300);
     const absl::Status status =
         ranks.run(rank, {.kind = CollectiveKind::kAllReduce, .input = tensor, .output = tensor},
-                  std::chrono::milliseconds(rank == 0 ? 100 : 400));
+                  own - Clock::real().now());
     EXPECT_THAT(std::string(status.message()),
                 testing::HasSubstr("waited for rank 2 (/job:worker/task:2), which did not"));
   });
@@ -98,6 +104,43 @@ TEST(RingEngine, AParcelOfASlotThatTheCallDoesNotHaveIsAnError) {
   const absl::Status status = (*engine)->run(call);
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
   groups[0].fail(status);
+}
+
+// Delivers slot 0 of a call of rank 1 twice, the second time after the first was taken. Expects
+// that the call ends with an error.
+void expect_that_a_slot_counts_once(CollectiveCall call, const at::Tensor& payload) {
+  SCOPED_TRACE(describe_call(call));
+  LocalGroups groups(3);
+  const auto engine = value_or_throw(make_ring_engine(groups[1], after(seconds(30))));
+  call.sequence = 1;
+  call.deadline = after(seconds(10));
+  auto running = std::async(std::launch::async, [&] { return engine->run(call); });
+  for (int time = 0; time < 2; ++time) {
+    auto taken = std::make_shared<std::promise<void>>();
+    auto is_taken = taken->get_future();
+    groups[0].send(1, {.sequence = 1, .call_fingerprint = fingerprint(call), .payload = payload},
+                   [taken](const absl::Status&) { taken->set_value(); });
+    EXPECT_EQ(is_taken.wait_for(seconds(10)), std::future_status::ready);
+  }
+  const absl::Status status = running.get();
+  EXPECT_EQ(error_code(status), ErrorCode::kInternal) << status;
+  EXPECT_THAT(std::string(status.message()),
+              testing::HasSubstr("rank 0 (/job:worker/task:0) sent a parcel for slot 0"));
+  groups[1].fail(status);
+}
+
+// The second parcel would be counted in place of one that is missing.
+TEST(RingEngine, AParcelThatComesTwiceIsAnError) {
+  const at::Tensor values = at::ones({24});
+  const at::Tensor large = at::ones({3 * 300000});  // Each part is sent in four pieces.
+  expect_that_a_slot_counts_once(
+      {.kind = CollectiveKind::kReduceScatter, .input = values, .output = at::ones({8})},
+      at::ones({8}));
+  expect_that_a_slot_counts_once(
+      {.kind = CollectiveKind::kBroadcast, .input = values, .output = values}, {});
+  expect_that_a_slot_counts_once(
+      {.kind = CollectiveKind::kAllToAll, .input = large, .output = at::empty_like(large)},
+      at::ones({75000}));
 }
 
 }  // namespace

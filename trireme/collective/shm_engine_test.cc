@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <thread>
 
@@ -158,19 +159,25 @@ TEST(ShmEngine, FreedMemoryIsUsedAgain) {
 }
 
 // A rank that waits for longer sleeps, at most 50 ms at a time. Without a wake-up by the other rank
-// the rounds would take about a second.
+// ten rounds would take 250 ms or more. With it they take 50 ms, and more if the machine has other
+// work, so the fastest of several attempts counts.
 TEST(ShmEngine, RankThatComesLateWakesTheOthers) {
+  constexpr auto kWoken = std::chrono::milliseconds(175);
   ShmRanks ranks(2);
-  const Time start = Clock::real().now();
-  on_shm_ranks(2, [&](int rank) {
-    const at::Tensor tensor = at::ones({10});
-    for (int round = 0; round < 40; ++round) {
-      const Time late = after(std::chrono::milliseconds(rank == 1 ? 5 : 0));
-      while (Clock::real().now() < late) std::this_thread::yield();
-      ASSERT_TRUE(ranks.all_reduce(rank, tensor).ok());
-    }
-  });
-  EXPECT_LT(Clock::real().now() - start, std::chrono::milliseconds(700));
+  Duration fastest = Duration::max();
+  for (int attempt = 0; attempt < 20 && fastest >= kWoken; ++attempt) {
+    const Time start = Clock::real().now();
+    on_shm_ranks(2, [&](int rank) {
+      const at::Tensor tensor = at::ones({10});
+      for (int round = 0; round < 10; ++round) {
+        const Time late = after(std::chrono::milliseconds(rank == 1 ? 5 : 0));
+        while (Clock::real().now() < late) std::this_thread::yield();
+        ASSERT_TRUE(ranks.all_reduce(rank, tensor).ok());
+      }
+    });
+    fastest = std::min(fastest, Clock::real().now() - start);
+  }
+  EXPECT_LT(fastest, kWoken);
 }
 
 // A group that one rank learns to have ended before the others do.
