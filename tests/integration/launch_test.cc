@@ -2,6 +2,7 @@
 // code of the program, and leaves no process behind, even when it is interrupted or killed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <nlohmann/json.hpp>
 
@@ -187,10 +188,15 @@ TEST(LaunchMirrored, ASignalEndsTheWaitForTheOtherWorkers) {
 }
 
 TEST(LaunchMirrored, AWorkerThatIsDoneIsNotStartedAgain) {
-  // The first workers end before the last ones are started.
-  const CompletedProcess done = run_trireme(
-      {"launch", "--workers", "16", "--mirrored", "--restart", "--restart-delay", "0.001", "--",
-       "sh", "-c", "case \"$TF_CONFIG\" in *'\"index\":0'*) sleep 0.3;; esac"});
+  // Most workers end before the last one is started, for which worker 0 waits.
+  const TemporaryFolder folder;
+  const std::string pipe = folder.path() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const CompletedProcess done =
+      run_trireme({"launch", "--workers", "16", "--mirrored", "--restart", "--restart-delay",
+                   "0.001", "--", "sh", "-c",
+                   "case \"$TF_CONFIG\" in *'\"index\":0'*) read line < " + pipe +
+                       ";; *'\"index\":15'*) echo done > " + pipe + ";; esac"});
   EXPECT_EQ(done.status.code, 0) << done.stderr_text;
   EXPECT_EQ(done.stderr_text, "");
 }

@@ -86,6 +86,11 @@ absl::Status mismatch_error(uint64_t sequence, const std::string& our_name, cons
                    "same tag, shape, dtype and operation"));
 }
 
+void make_alone(const CollectiveCall& call) {
+  if (!call.output.defined() || call.output.is_same(call.input)) return;
+  call.output.view(-1).copy_(call.input.view(-1));
+}
+
 void combine(Reduction reduction, const at::Tensor& a, const at::Tensor& b, at::Tensor out) {
   switch (reduction) {
     case Reduction::kSum:

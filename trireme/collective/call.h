@@ -55,6 +55,8 @@ uint64_t fingerprint(const CollectiveCall& call);
 absl::Status mismatch_error(uint64_t sequence, const std::string& our_name, const std::string& ours,
                             const std::string& their_name, const std::string& theirs);
 
+// Makes the call in a group of one rank: copies the input to the output.
+void make_alone(const CollectiveCall& call);
 // Stores `a` combined with `b` in `out`, which may be `a` or `b`. For kMean it adds; divide the
 // result of all ranks by their number with finish_mean().
 void combine(Reduction reduction, const at::Tensor& a, const at::Tensor& b, at::Tensor out);

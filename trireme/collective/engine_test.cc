@@ -145,6 +145,15 @@ absl::Status EngineRanks::run(int rank, CollectiveCall call, Duration timeout) {
   return status;
 }
 
+TEST_P(EngineTest, OneRankCopiesItsValues) {
+  EngineRanks ranks(GetParam(), 1);
+  const at::Tensor input = values_of(0, 4, at::kFloat), output = at::zeros({2, 2});
+  const absl::Status status = ranks.run(
+      0, {.kind = CollectiveKind::kAllGather, .tag = "alone", .input = input, .output = output});
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(output.view(-1).equal(input));
+}
+
 TEST_P(EngineTest, AllReduceCombinesTheValuesOfAllRanks) {
   for (int size = 1; size <= GetParam().most_ranks; ++size) {
     EngineRanks ranks(GetParam(), size);

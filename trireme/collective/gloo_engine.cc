@@ -165,7 +165,7 @@ class GlooEngine final : public CollectiveEngine {
 
   absl::Status run(const CollectiveCall& call) override {
     if (group_.size() == 1) {
-      if (call.input.defined() && !call.output.is_same(call.input)) call.output.copy_(call.input);
+      make_alone(call);
       return absl::OkStatus();
     }
     TRIREME_RETURN_IF_ERROR(group_.failure());

@@ -128,9 +128,7 @@ absl::Status RingEngine::run_kind(const CollectiveCall& call) {
   if (const absl::Status failure = group_.failure(); !failure.ok()) return failure;
   const int size = group_.size();
   if (size == 1) {
-    if (call.output.defined() && !call.output.is_same(call.input)) {
-      call.output.view(-1).copy_(call.input.view(-1));
-    }
+    make_alone(call);
     return absl::OkStatus();
   }
   RingCall ring(group_, sender_, call);

@@ -30,20 +30,32 @@ TEST(StepReductions, SumsAreKnownToShareTheMemoryOfTheirBucket) {
   EXPECT_TRUE(may_share_memory(step_operator(kFinishSum), 0, 0));
 }
 
-TEST(StepReductions, ASmallSumDoesNotKeepTheBucketOfALargeOne) {
-  const auto start = step_operator(kStartSum)
-                         .typed<at::Tensor(at::TensorList, const std::optional<at::Tensor>&,
-                                           int64_t, int64_t, std::string)>();
-  const auto finish =
-      step_operator(kFinishSum)
-          .typed<std::vector<at::Tensor>(const at::Tensor&, at::IntArrayRef, int64_t, int64_t)>();
-  const StepCommunicator alone(std::make_shared<Communicator>(
-      make_local_groups(1)[0], CommunicationImplementation::kRing, std::chrono::seconds(30)));
+// Calls the operators that make sums in a group of one rank.
+class StepSums : public testing::Test {
+ protected:
+  at::Tensor start(const std::vector<at::Tensor>& values) const {
+    return step_operator(kStartSum)
+        .typed<at::Tensor(at::TensorList, const std::optional<at::Tensor>&, int64_t, int64_t,
+                          std::string)>()
+        .call(values, std::nullopt, alone_.number(), -1, "bucket");
+  }
+  // `sizes` has the number of dimensions of each sum, followed by these.
+  std::vector<at::Tensor> finish(const at::Tensor& bucket, at::IntArrayRef sizes) const {
+    return step_operator(kFinishSum)
+        .typed<std::vector<at::Tensor>(const at::Tensor&, at::IntArrayRef, int64_t, int64_t)>()
+        .call(bucket, sizes, static_cast<int64_t>(bucket.scalar_type()), alone_.number());
+  }
+
+ private:
+  const StepCommunicator alone_{std::make_shared<Communicator>(
+      make_local_groups(1)[0], CommunicationImplementation::kRing, std::chrono::seconds(30))};
+};
+
+TEST_F(StepSums, ASmallSumDoesNotKeepTheBucketOfALargeOne) {
   const at::Tensor weight = at::arange(1 << 20).to(at::kFloat);
   const at::Tensor loss = at::full({}, 7.0f);
-  const at::Tensor bucket = start.call({weight, loss}, std::nullopt, alone.number(), -1, "bucket");
-  const std::vector<at::Tensor> sums =
-      finish.call(bucket, {1, 1 << 20, 0}, static_cast<int64_t>(at::kFloat), alone.number());
+  const at::Tensor bucket = start({weight, loss});
+  const std::vector<at::Tensor> sums = finish(bucket, {1, 1 << 20, 0});
   EXPECT_TRUE(sums[0].equal(weight));
   EXPECT_TRUE(sums[0].is_alias_of(bucket));
   EXPECT_TRUE(sums[1].equal(loss));
@@ -51,24 +63,14 @@ TEST(StepReductions, ASmallSumDoesNotKeepTheBucketOfALargeOne) {
 }
 
 // All empty buckets have the same data, and those of several dtypes are in flight at once.
-TEST(StepReductions, EmptyBucketsAreToldApart) {
-  const auto start = step_operator(kStartSum)
-                         .typed<at::Tensor(at::TensorList, const std::optional<at::Tensor>&,
-                                           int64_t, int64_t, std::string)>();
-  const auto finish =
-      step_operator(kFinishSum)
-          .typed<std::vector<at::Tensor>(const at::Tensor&, at::IntArrayRef, int64_t, int64_t)>();
-  const StepCommunicator alone(std::make_shared<Communicator>(
-      make_local_groups(1)[0], CommunicationImplementation::kRing, std::chrono::seconds(30)));
+TEST_F(StepSums, EmptyBucketsAreToldApart) {
   std::vector<at::Tensor> buckets;
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
     const at::Tensor empty = at::empty({0, 3}, dtype);
-    buckets.push_back(start.call({empty}, std::nullopt, alone.number(), -1, "bucket"));
+    buckets.push_back(start({empty}));
   }
   for (const at::Tensor& bucket : buckets) {
-    const auto dtype = static_cast<int64_t>(bucket.scalar_type());
-    const std::vector<at::Tensor> sums = finish.call(bucket, {2, 0, 3}, dtype, alone.number());
-    EXPECT_EQ(sums[0].sizes(), (at::IntArrayRef{0, 3}));
+    EXPECT_EQ(finish(bucket, {2, 0, 3})[0].sizes(), (at::IntArrayRef{0, 3}));
   }
 }
 
