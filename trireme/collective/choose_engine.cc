@@ -87,7 +87,7 @@ absl::StatusOr<ChosenEngine> choose_for_hosts(Group& group, Time deadline) {
     }
     if (engine.ok()) {
       log_info("group '", group.name(), "': collectives use a hierarchy: ", count, " hosts, ",
-               group.size(), " ranks; shared memory on each host, the ring over gRPC between them");
+               group.size(), " ranks; shared memory on each host, the ring between them");
       return ChosenEngine{CommunicationImplementation::kAuto, *std::move(engine)};
     }
     // The tasks may have too little memory. Then making the engine fails, for all members.
@@ -96,7 +96,7 @@ absl::StatusOr<ChosenEngine> choose_for_hosts(Group& group, Time deadline) {
   }
   TRIREME_ASSIGN_OR_RETURN(auto ring, make_ring_engine(group, deadline));
   log_info("group '", group.name(), "': collectives of ", group.size(),
-           " ranks use the ring over gRPC, since ", reason);
+           " ranks use the ring, since ", reason);
   return ChosenEngine{CommunicationImplementation::kRing, std::move(ring)};
 }
 

@@ -27,8 +27,9 @@ constexpr Duration kShortestLease = std::chrono::milliseconds(100);
 // A group whose members are tasks of a cluster. The destructor says goodbye.
 class ClusterGroup final : public Group {
  public:
-  ClusterGroup(std::shared_ptr<ClusterMember> member, Duration lease, bool encrypted)
-      : member_(std::move(member)), encrypted_(encrypted) {
+  ClusterGroup(std::shared_ptr<ClusterMember> member, Duration lease, bool encrypted,
+               std::shared_ptr<LaneTable> lanes)
+      : member_(std::move(member)), encrypted_(encrypted), lanes_(std::move(lanes)) {
     std::make_shared<GroupWatch>(member_, lease)->start();
   }
   ~ClusterGroup() override { member_->leave(); }
@@ -37,6 +38,7 @@ class ClusterGroup final : public Group {
   int rank() const override { return member_->rank(); }
   const std::vector<GroupMember>& members() const override { return member_->members(); }
   bool encrypted() const override { return encrypted_; }
+  std::shared_ptr<LaneTable> lanes() override { return lanes_; }
   absl::StatusOr<std::vector<std::string>> exchange(const std::string& key,
                                                     const std::string& bytes,
                                                     Time deadline) override {
@@ -49,6 +51,9 @@ class ClusterGroup final : public Group {
     return member_->receive(sequence, deadline);
   }
   void fail(const absl::Status& cause) override { member_->fail(cause); }
+  void suspect(int rank, ErrorCode code, const std::string& why) override {
+    member_->suspect(rank, code, why);
+  }
   absl::Status failure() const override { return member_->failure(); }
   std::stop_token stop_token() const override { return member_->stop_token(); }
   void begin_call(const CollectiveCall& call) override { member_->begin_call(call); }
@@ -57,6 +62,7 @@ class ClusterGroup final : public Group {
  private:
   const std::shared_ptr<ClusterMember> member_;
   const bool encrypted_;
+  const std::shared_ptr<LaneTable> lanes_;
 };
 
 // Returns the identity of the running system; empty if the system does not tell.
@@ -204,7 +210,7 @@ absl::StatusOr<std::shared_ptr<Group>> form_group(const TaskContext& context,
                                                            .host = host});
   TRIREME_RETURN_IF_ERROR(host->add(member));
   return std::make_shared<ClusterGroup>(std::move(member), options.lease,
-                                        context.credentials.is_secure());
+                                        context.credentials.is_secure(), context.lanes);
 }
 
 }  // namespace trireme::internal

@@ -28,14 +28,6 @@ void deliver_to(HostedGroup& group, uint64_t incarnation, const std::string& tas
 
 }  // namespace
 
-absl::Status member_lost(const std::string& group, int rank, const GroupMember& member,
-                         ErrorCode code, const std::string& why) {
-  return make_status(code,
-                     absl::StrCat("rank ", rank, " (", member.task.to_string(), ") of group '",
-                                  group, "' was lost: ", why),
-                     {member.task.to_string(), ""});
-}
-
 // The rank that the task asks for is not checked until all have come, so it must not decide which
 // group has lost a member.
 void CollectiveHost::form(const std::string& name, GatherEntry entry, const std::string& task,

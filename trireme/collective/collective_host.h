@@ -103,9 +103,4 @@ class CollectiveHost {
   std::map<const void*, std::string> notes_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Returns the error for a member that was lost: "rank 2 (/job:worker/task:2) of group 'x' was lost:
-// it was restarted". Its origin is the member's task.
-absl::Status member_lost(const std::string& group, int rank, const GroupMember& member,
-                         ErrorCode code, const std::string& why);
-
 }  // namespace trireme::internal

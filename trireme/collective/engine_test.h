@@ -47,6 +47,8 @@ class EngineRanks {
 
   // Calls `body` for each rank on a thread of its own, and blocks until all have returned.
   void on_all(const std::function<void(int rank)>& body);
+  // Destroys the engine of a rank.
+  void end(int rank) { engines_[rank].reset(); }
   // Makes the next call of a rank, and fails the group on an error, as Communicator does.
   absl::Status run(int rank, CollectiveCall call, Duration timeout = std::chrono::seconds(30));
 

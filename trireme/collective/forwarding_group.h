@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@ class ForwardingGroup : public Group {
   int rank() const override { return group_.rank(); }
   const std::vector<GroupMember>& members() const override { return group_.members(); }
   bool encrypted() const override { return group_.encrypted(); }
+  std::shared_ptr<LaneTable> lanes() override { return group_.lanes(); }
   std::string name_of(int rank) const override { return group_.name_of(rank); }
   absl::StatusOr<std::vector<std::string>> exchange(const std::string& key,
                                                     const std::string& bytes,
@@ -32,6 +34,9 @@ class ForwardingGroup : public Group {
     return group_.receive(sequence, deadline);
   }
   void fail(const absl::Status& cause) override { group_.fail(cause); }
+  void suspect(int rank, ErrorCode code, const std::string& why) override {
+    group_.suspect(rank, code, why);
+  }
   absl::Status failure() const override { return group_.failure(); }
   std::stop_token stop_token() const override { return group_.stop_token(); }
   void begin_call(const CollectiveCall& call) override { group_.begin_call(call); }

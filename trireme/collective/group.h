@@ -9,11 +9,13 @@
 
 #include "absl/status/statusor.h"
 #include "trireme/base/clock.h"
+#include "trireme/base/error.h"
 #include "trireme/cluster/task_id.h"
 #include "trireme/collective/mailbox.h"
 
 namespace trireme::internal {
 
+class LaneTable;        // rpc/lane.h
 struct CollectiveCall;  // collective/call.h
 
 // A task in a group. Its rank is its place in the list of members.
@@ -38,6 +40,9 @@ class Group {
   int size() const { return static_cast<int>(members().size()); }
   // Returns true if the members have certificates, so that traffic between them must be encrypted.
   virtual bool encrypted() const { return false; }
+  // Returns the lanes that other members make to this one through the port of its task; null if the
+  // members of the group use none.
+  virtual std::shared_ptr<LaneTable> lanes() { return nullptr; }
   // Returns a member as errors name it: "rank 1 (/job:worker/task:1)".
   virtual std::string name_of(int rank) const;
 
@@ -59,6 +64,8 @@ class Group {
 
   // Ends the group with an error, and broadcasts it to the members. The first cause counts.
   virtual void fail(const absl::Status& cause) = 0;
+  // Ends the group because a member was lost, unless another member knows of an earlier cause.
+  virtual void suspect(int rank, ErrorCode code, const std::string& why);
   // Returns the cause of the failure; OK while the group works.
   virtual absl::Status failure() const = 0;
   // Returns a token that stops when the group fails.
@@ -69,5 +76,10 @@ class Group {
   virtual void begin_call(const CollectiveCall& call) { (void)call; }
   virtual void end_call() {}
 };
+
+// Returns the error for a member that was lost: "rank 2 (/job:worker/task:2) of group 'x' was lost:
+// it was restarted". Its origin is the member's task.
+absl::Status member_lost(const std::string& group, int rank, const GroupMember& member,
+                         ErrorCode code, const std::string& why);
 
 }  // namespace trireme::internal

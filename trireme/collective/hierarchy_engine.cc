@@ -10,6 +10,7 @@
 #include "trireme/base/status.h"
 #include "trireme/collective/agreement.h"
 #include "trireme/collective/ring_engine.h"
+#include "trireme/collective/ring_lanes.h"
 #include "trireme/collective/shm_engine.h"
 #include "trireme/collective/subgroup.h"
 
@@ -108,8 +109,10 @@ absl::Status HierarchyEngine::connect(Group& group, Time deadline) {
   TRIREME_ASSIGN_OR_RETURN(between_all_, make_ring_engine(group, deadline));
   if (leaders_) {
     TRIREME_ASSIGN_OR_RETURN(between_leaders_, make_ring_engine(*leaders_, deadline));
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  Subgroup leaders(group, leaders_of(hosts_), kLeadersNumber);  // Their exchanges need all members.
+  return connect_ring_lanes(leaders, deadline).status();
 }
 
 absl::Status HierarchyEngine::run(const CollectiveCall& call) {

@@ -135,9 +135,14 @@ void combine_payload(Reduction reduction, const at::Tensor& own, const Parcel& p
                      const at::Tensor& out) {
   if (!parcel.payload.defined()) return;
   if (is_scattered(parcel)) return combine_pieces(reduction, own, parcel.scattered, out);
-  const auto* received = static_cast<const uint8_t*>(parcel.payload.const_data_ptr());
+  combine_blocks(reduction, own, parcel.payload, out);
+}
+
+void combine_blocks(Reduction reduction, const at::Tensor& own, const at::Tensor& received,
+                    const at::Tensor& out) {
+  const auto* data = static_cast<const uint8_t*>(received.const_data_ptr());
   for (int64_t done = 0; done < own.numel(); done += kBlockElements) {
-    combine_block(reduction, own, done, received + done * own.element_size(),
+    combine_block(reduction, own, done, data + done * own.element_size(),
                   std::min(kBlockElements, own.numel() - done), out);
   }
 }

@@ -17,4 +17,8 @@ void copy_payload(const Parcel& parcel, const at::Tensor& out);
 void combine_payload(Reduction reduction, const at::Tensor& own, const Parcel& parcel,
                      const at::Tensor& out);
 
+// Stores `own` combined with `received` in `out`, which may be `own`, on this thread.
+void combine_blocks(Reduction reduction, const at::Tensor& own, const at::Tensor& received,
+                    const at::Tensor& out);
+
 }  // namespace trireme::internal

@@ -10,8 +10,7 @@
 namespace trireme::internal {
 namespace {
 
-// Time after the deadline for which a rank waits if its neighbours have made the call. One of them
-// waits for the rank that is missing, and its error names that rank.
+// Time after the deadline for which a rank waits if its neighbours have made the call.
 constexpr Duration kGrace = std::chrono::seconds(1);
 
 }  // namespace
@@ -53,14 +52,18 @@ absl::Status RingCall::flush() {
 
 absl::StatusOr<Parcel> RingCall::next(const std::vector<int>& waits_for) {
   auto parcel = group_.receive(call_.sequence, call_.deadline);
-  if (!parcel.ok() && group_.failure().ok() && call_.deadline < Time::max() - kGrace &&
-      silent(waits_for).empty()) {
-    parcel = group_.receive(call_.sequence, call_.deadline + kGrace);
+  if (!parcel.ok() && group_.failure().ok()) {
+    parcel = group_.receive(call_.sequence, time_to_give_up(waits_for));
   }
   if (parcel.ok()) return check(*std::move(parcel));
   if (const absl::Status failure = group_.failure(); !failure.ok()) return failure;
   return error_code(parcel.status()) == ErrorCode::kDeadlineExceeded ? late(waits_for)
                                                                      : parcel.status();
+}
+
+Time RingCall::time_to_give_up(const std::vector<int>& waits_for) const {
+  const bool waits_longer = call_.deadline < Time::max() - kGrace && silent(waits_for).empty();
+  return waits_longer ? call_.deadline + kGrace : call_.deadline;
 }
 
 absl::StatusOr<Parcel> RingCall::take(int from, uint32_t slot) {

@@ -41,6 +41,12 @@ class RingCall {
   // Blocks until a certain parcel arrives, and returns it. Keeps the others that arrive meanwhile.
   absl::StatusOr<Parcel> take(int from, uint32_t slot);
 
+  // Returns the call's deadline, or a moment later if all of these ranks have made the call: then
+  // one of them waits for the rank that is missing, and its error names that rank.
+  Time time_to_give_up(const std::vector<int>& waits_for) const;
+  // Returns the error for a call that was not complete in time. It names the ranks of `waits_for`
+  // that have not made the call.
+  absl::Status late(const std::vector<int>& waits_for) const;
   // Returns the error for a parcel that does not belong to the call, or has come before.
   absl::Status unexpected(const Parcel& parcel) const;
 
@@ -49,7 +55,6 @@ class RingCall {
   absl::StatusOr<Parcel> check(Parcel parcel);
   // Returns those of the ranks that have given no sign of having made the call.
   std::vector<int> silent(const std::vector<int>& ranks) const;
-  absl::Status late(const std::vector<int>& waits_for) const;
 
   Group& group_;
   ParcelSender& sender_;

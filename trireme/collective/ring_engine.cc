@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,9 @@
 #include "trireme/collective/parcel_sender.h"
 #include "trireme/collective/payload.h"
 #include "trireme/collective/ring_call.h"
+#include "trireme/collective/ring_lanes.h"
+#include "trireme/collective/ring_layout.h"
+#include "trireme/collective/ring_stream.h"
 #include "trireme/tensor/buffer_pool.h"
 
 // The ranks form a ring: each sends to its right neighbour, which has the next rank. A large tensor
@@ -28,8 +32,9 @@
 // least that is possible, but the number of steps makes it slow for small tensors. These are
 // exchanged directly, or by recursive doubling if there are many ranks.
 //
-// Segments are cut into pieces, each of which is a parcel. A piece is sent on as soon as it has
-// arrived, while the next ones are still under way.
+// Segments are cut into pieces. A piece is sent on as soon as it has arrived, while the next ones
+// are still under way. If the ranks have lanes, the pieces of large tensors are bytes there
+// (ring_stream.h). Otherwise each of them is a parcel.
 //
 // Parcels refer to the memory of the tensor until they are taken. A piece that is sent in the
 // reduce-scatter is overwritten by its sum, which the all-gather brings back. The sum contains the
@@ -50,43 +55,15 @@ namespace {
 constexpr int64_t kPieceBytes = 1008 << 10;
 // Segments are cut into several pieces, so that steps overlap, but not into smaller ones than this.
 constexpr int64_t kSmallestPieceBytes = 256 << 10;
-constexpr int64_t kPiecesToOverlap = 4;
 // Tensors are exchanged directly if a rank sends no more than this, to no more ranks than this.
 constexpr int64_t kDirectBytes = 1 << 20;
 constexpr int kDirectRanks = 4;
 // Other tensors are combined by doubling up to this size (docs/scale.md).
 constexpr int64_t kDoublingBytes = 1 << 20;
-// Segments begin at multiples of this number of elements, for the sake of vector instructions.
-constexpr int64_t kSegmentAlignment = 64;
-
-int64_t divide_up(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
-// The cut of a tensor of one dimension into segments and pieces. All segments have the same number
-// of pieces; those beyond the end of the tensor are empty.
-struct RingLayout {
-  // Cuts a tensor into `segments` segments of `stride` elements, of which the last may be shorter.
-  RingLayout(const at::Tensor& tensor, int64_t stride) : stride(stride) {
-    const int64_t bytes = stride * static_cast<int64_t>(tensor.element_size());
-    const int64_t wanted = std::min(kPiecesToOverlap, bytes / kSmallestPieceBytes);
-    pieces = std::max({divide_up(bytes, kPieceBytes), wanted, int64_t{1}});
-    piece_stride = divide_up(stride, pieces);
-  }
-
-  // Returns a piece of a segment of a tensor.
-  at::Tensor piece(const at::Tensor& tensor, int64_t segment, int64_t piece) const {
-    const int64_t first = segment * stride;
-    const int64_t begin = std::min(first + piece * piece_stride, tensor.numel());
-    const int64_t end =
-        std::min({first + (piece + 1) * piece_stride, first + stride, tensor.numel()});
-    return tensor.narrow(0, begin, std::max(end - begin, int64_t{0}));
-  }
-
-  int64_t stride;        // elements of a segment
-  int64_t pieces;        // number of pieces of a segment
-  int64_t piece_stride;  // elements of a piece
-};
+// Size of a piece on a lane, of which few are under way, and the smallest tensor for which the two
+// messages of the comparison pay off.
+constexpr int64_t kLanePieceBytes = 128 << 10;
+constexpr int64_t kSmallestOnLanes = 256 << 10;
 
 // Notes that the parcel of a slot has come. Returns false for a slot that the call does not have,
 // and for a second parcel of a slot, which would be counted in place of one that is missing.
@@ -98,7 +75,8 @@ bool note_slot(std::vector<bool>& seen, uint32_t slot) {
 
 class RingEngine final : public CollectiveEngine {
  public:
-  explicit RingEngine(Group& group) : group_(group), sender_(group) {}
+  RingEngine(Group& group, std::optional<RingLanes> lanes)
+      : group_(group), sender_(group), lanes_(std::move(lanes)) {}
 
   const char* name() const override { return "ring"; }
 
@@ -114,6 +92,11 @@ class RingEngine final : public CollectiveEngine {
   absl::Status all_reduce(RingCall& ring, const CollectiveCall& call);
   absl::Status exchange_directly(RingCall& ring, const CollectiveCall& call);
   absl::Status double_recursively(RingCall& ring, const CollectiveCall& call);
+  // Carries out the steps from `first_step` to before `end_step` of the ring, with segments of
+  // `stride` elements.
+  absl::Status go_around(RingCall& ring, const CollectiveCall& call, int64_t stride, int first_step,
+                         int end_step);
+  // The same with parcels.
   absl::Status pass_around(RingCall& ring, const CollectiveCall& call, const RingLayout& layout,
                            int first_step, int end_step);
   absl::Status broadcast(RingCall& ring, const CollectiveCall& call);
@@ -122,6 +105,7 @@ class RingEngine final : public CollectiveEngine {
 
   Group& group_;
   ParcelSender sender_;
+  std::optional<RingLanes> lanes_;  // nullopt if all bytes travel in parcels
 };
 
 absl::Status RingEngine::run_kind(const CollectiveCall& call) {
@@ -136,13 +120,11 @@ absl::Status RingEngine::run_kind(const CollectiveCall& call) {
     case CollectiveKind::kAllReduce:
       return all_reduce(ring, call);
     case CollectiveKind::kReduceScatter:
-      return pass_around(ring, call, RingLayout(call.input, call.output.numel()), 0, size - 1);
+      return go_around(ring, call, call.output.numel(), 0, size - 1);
     case CollectiveKind::kAllGather: {
-      const RingLayout layout(call.output, call.input.numel());
-      call.output.view(-1)
-          .narrow(0, layout.stride * group_.rank(), layout.stride)
-          .copy_(call.input.view(-1));
-      return pass_around(ring, call, layout, size - 1, 2 * size - 2);
+      const int64_t stride = call.input.numel();
+      call.output.view(-1).narrow(0, stride * group_.rank(), stride).copy_(call.input.view(-1));
+      return go_around(ring, call, stride, size - 1, 2 * size - 2);
     }
     case CollectiveKind::kBroadcast:
       return broadcast(ring, call);
@@ -157,13 +139,14 @@ absl::Status RingEngine::run_kind(const CollectiveCall& call) {
 absl::Status RingEngine::all_reduce(RingCall& ring, const CollectiveCall& call) {
   const int64_t bytes = static_cast<int64_t>(call.output.nbytes());
   const int size = ring.size();
-  if (size <= kDirectRanks && bytes * (size - 1) <= kDirectBytes) {
+  const bool on_lanes = lanes_ && size <= kDirectRanks && bytes >= kSmallestOnLanes;
+  if (!on_lanes && size <= kDirectRanks && bytes * (size - 1) <= kDirectBytes) {
     return exchange_directly(ring, call);
   }
-  if (bytes <= kDoublingBytes) return double_recursively(ring, call);
+  if (!on_lanes && bytes <= kDoublingBytes) return double_recursively(ring, call);
   const int64_t stride =
       divide_up(divide_up(call.output.numel(), size), kSegmentAlignment) * kSegmentAlignment;
-  return pass_around(ring, call, RingLayout(call.output, stride), 0, 2 * size - 2);
+  return go_around(ring, call, stride, 0, 2 * size - 2);
 }
 
 // Every rank sends its values to all others, and combines all of them in the order of the ranks.
@@ -234,7 +217,17 @@ absl::Status RingEngine::double_recursively(RingCall& ring, const CollectiveCall
   return ring.take(ring.left(), 0).status();
 }
 
-// Carries out the steps from `first_step` to before `end_step` of the ring.
+absl::Status RingEngine::go_around(RingCall& ring, const CollectiveCall& call, int64_t stride,
+                                   int first_step, int end_step) {
+  const at::Tensor& whole = call.kind == CollectiveKind::kReduceScatter ? call.input : call.output;
+  if (lanes_ && static_cast<int64_t>(whole.nbytes()) >= kSmallestOnLanes) {
+    const RingLayout layout(whole, stride, kLanePieceBytes, kLanePieceBytes / 4);
+    return stream_around(group_, ring, *lanes_, call, layout, first_step, end_step);
+  }
+  const RingLayout layout(whole, stride, kPieceBytes, kSmallestPieceBytes);
+  return pass_around(ring, call, layout, first_step, end_step);
+}
+
 absl::Status RingEngine::pass_around(RingCall& ring, const CollectiveCall& call,
                                      const RingLayout& layout, int first_step, int end_step) {
   const int size = ring.size();
@@ -278,7 +271,7 @@ absl::Status RingEngine::pass_around(RingCall& ring, const CollectiveCall& call,
 // The root's pieces are sent on from rank to rank. They begin with slot 1.
 absl::Status RingEngine::broadcast(RingCall& ring, const CollectiveCall& call) {
   const at::Tensor values = call.output.view(-1);
-  const RingLayout layout(values, values.numel());
+  const RingLayout layout(values, values.numel(), kPieceBytes, kSmallestPieceBytes);
   const bool is_root = ring.rank() == call.root;
   const bool is_last = ring.right() == call.root;
   ring.send(ring.right(), 0, {});
@@ -305,7 +298,7 @@ absl::Status RingEngine::all_to_all(RingCall& ring, const CollectiveCall& call) 
   const int size = ring.size();
   const at::Tensor input = call.input.view(-1);
   const at::Tensor output = call.output.view(-1);
-  const RingLayout layout(input, input.numel() / size);
+  const RingLayout layout(input, input.numel() / size, kPieceBytes, kSmallestPieceBytes);
   for (int64_t piece = 0; piece < layout.pieces; ++piece) {
     for (int i = 1; i < size; ++i) {
       const int to = (ring.rank() + i) % size;
@@ -346,8 +339,9 @@ absl::Status RingEngine::barrier(RingCall& ring) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CollectiveEngine>> make_ring_engine(Group& group, Time) {
-  return std::make_unique<RingEngine>(group);
+absl::StatusOr<std::unique_ptr<CollectiveEngine>> make_ring_engine(Group& group, Time deadline) {
+  TRIREME_ASSIGN_OR_RETURN(auto lanes, connect_ring_lanes(group, deadline));
+  return std::make_unique<RingEngine>(group, std::move(lanes));
 }
 
 }  // namespace trireme::internal

@@ -10,8 +10,9 @@
 namespace trireme::internal {
 
 // Returns the engine that sends parcels between the members of a group: over the ports of the
-// cluster, and with its certificates. The group must outlive the engine. Does not block, since the
-// group is all that it needs.
+// cluster, and with its certificates. Without certificates, large tensors take lanes (rpc/lane.h)
+// between neighbours. The group must outlive the engine. All members must call it. Blocks until the
+// deadline at most.
 absl::StatusOr<std::unique_ptr<CollectiveEngine>> make_ring_engine(Group& group, Time deadline);
 
 }  // namespace trireme::internal

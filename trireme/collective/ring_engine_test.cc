@@ -10,6 +10,7 @@
 
 #include "trireme/base/status.h"
 #include "trireme/collective/engine_test.h"
+#include "trireme/collective/forwarding_group.h"
 #include "trireme/collective/local_group.h"
 #include "trireme/collective/server_groups.h"
 
@@ -58,6 +59,124 @@ TEST(RingEngine, RankWhoseNeighboursHaveComeLetsThemNameTheMissingOne) {
                   own - Clock::real().now());
     EXPECT_THAT(std::string(status.message()),
                 testing::HasSubstr("waited for rank 2 (/job:worker/task:2), which did not"));
+  });
+}
+
+constexpr char kStreamBytes[] = "rpc_server/trireme.Collective/Stream/bytes_in";
+
+// Ranks that are servers in this process, and have lanes.
+class RingLanesTest : public testing::Test {
+ protected:
+  // Returns the number of bytes that have come to the servers through gRPC.
+  uint64_t bytes_in_calls() const {
+    uint64_t bytes = 0;
+    for (const auto& server : servers_->servers) {
+      bytes += server->context().metrics.counters().at(kStreamBytes);
+    }
+    return bytes;
+  }
+
+  EngineUnderTest subject(EngineFactory factory = make_ring_engine) {
+    return {std::move(factory), [this](int size) {
+              servers_ = std::make_shared<ServerGroups>(size);
+              return std::vector<std::shared_ptr<Group>>(servers_->groups);
+            }};
+  }
+
+  std::shared_ptr<ServerGroups> servers_;
+};
+
+TEST_F(RingLanesTest, LargeTensorsDoNotTravelThroughGrpc) {
+  EngineRanks ranks(subject(), 3);
+  ranks.on_all([&](int rank) {
+    const at::Tensor tensor = at::full({1000003}, rank + 1.0f);
+    const absl::Status status =
+        ranks.run(rank, {.kind = CollectiveKind::kAllReduce, .input = tensor, .output = tensor});
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(at::equal(tensor, at::full({1000003}, 6.0f)));
+  });
+  EXPECT_LT(bytes_in_calls(), 10000u);
+}
+
+// A group whose members wait in vain for a connection.
+class GroupWithoutConnection final : public ForwardingGroup {
+ public:
+  using ForwardingGroup::ForwardingGroup;
+  absl::StatusOr<std::vector<std::string>> exchange(const std::string& key,
+                                                    const std::string& bytes,
+                                                    Time deadline) override {
+    // Rank 1 tells the others a token that its port does not know.
+    const bool spoils = rank() == 1 && key == "lanes";
+    return ForwardingGroup::exchange(key, spoils ? std::string(bytes.size(), 'x') : bytes,
+                                     deadline);
+  }
+};
+
+TEST_F(RingLanesTest, AllRanksUseGrpcIfOneCannotConnect) {
+  std::vector<std::unique_ptr<Group>> spoiled(3);
+  EngineRanks ranks(subject([&](Group& group, Time deadline) {
+                      spoiled[group.rank()] = std::make_unique<GroupWithoutConnection>(group);
+                      return make_ring_engine(*spoiled[group.rank()], deadline);
+                    }),
+                    3);
+  ranks.on_all([&](int rank) {
+    const at::Tensor tensor = at::full({1000003}, rank + 1.0f);
+    const absl::Status status =
+        ranks.run(rank, {.kind = CollectiveKind::kAllReduce, .input = tensor, .output = tensor});
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(at::equal(tensor, at::full({1000003}, 6.0f)));
+  });
+  EXPECT_GT(bytes_in_calls(), 1000000u);
+}
+
+TEST_F(RingLanesTest, LargeTensorsOfOtherShapesAreAnErrorThatNamesBoth) {
+  EngineRanks ranks(subject(), 2);
+  ranks.on_all([&](int rank) {
+    const at::Tensor tensor = at::ones({1000000 + rank});
+    const absl::Status status =
+        ranks.run(rank, {.kind = CollectiveKind::kAllReduce, .input = tensor, .output = tensor});
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr("float32[1000000]"));
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr("float32[1000001]"));
+  });
+}
+
+TEST_F(RingLanesTest, RankThatIsMissingIsNamed) {
+  EngineRanks ranks(subject(), 3);
+  ranks.on_all([&](int rank) {
+    ASSERT_TRUE(ranks.run(rank, {.kind = CollectiveKind::kBarrier}).ok());
+    if (rank == 1) return;
+    const at::Tensor tensor = at::ones({1000000});
+    const absl::Status status =
+        ranks.run(rank, {.kind = CollectiveKind::kAllReduce, .input = tensor, .output = tensor},
+                  std::chrono::milliseconds(500));
+    EXPECT_THAT(std::string(status.message()),
+                testing::HasSubstr("rank 1 (/job:worker/task:1), which did not make the call"));
+  });
+}
+
+// Rank 1 ends its engine in the middle of a call, as a process does that is killed.
+TEST_F(RingLanesTest, LostConnectionEndsTheGroup) {
+  EngineRanks ranks(subject(), 2);
+  const at::Tensor tensor = at::ones({64 << 20});
+  const CollectiveCall call = {
+      .kind = CollectiveKind::kAllReduce, .input = tensor, .output = tensor};
+  ranks.on_all([&](int rank) {
+    if (rank == 0) {
+      const absl::Status status = ranks.run(0, call);
+      EXPECT_EQ(error_code(status), ErrorCode::kTaskUnreachable) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  testing::HasSubstr("rank 1 (/job:worker/task:1) of group 'test' was lost: the "
+                                     "connection was lost"));
+      return;
+    }
+    Parcel parcel{.from = 1,
+                  .sequence = 1,
+                  .call_fingerprint = fingerprint(call),
+                  .call_description = describe_call(call)};
+    std::promise<void> taken;
+    ranks.group(1).send(0, std::move(parcel), [&](const absl::Status&) { taken.set_value(); });
+    ASSERT_EQ(taken.get_future().wait_for(seconds(20)), std::future_status::ready);
+    ranks.end(1);
   });
 }
 

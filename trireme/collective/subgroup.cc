@@ -53,6 +53,10 @@ absl::StatusOr<Parcel> Subgroup::receive(uint64_t sequence, Time deadline) {
   return parcel;
 }
 
+void Subgroup::suspect(int rank, ErrorCode code, const std::string& why) {
+  ForwardingGroup::suspect(ranks_[rank], code, why);
+}
+
 uint64_t Subgroup::sequence_in_group(uint64_t sequence) const {
   // No group lives long enough to make 2^48 calls.
   return sequence | static_cast<uint64_t>(number_) << 48;

@@ -11,9 +11,10 @@ namespace trireme::internal {
 // the whole group. A failure of the subgroup is one of the whole group, and the other way round.
 class Subgroup final : public ForwardingGroup {
  public:
-  // `ranks` has the ranks of the members in the whole group, in ascending order. This member is
-  // one of them. Subgroups that have members in common need different numbers, which keep their
-  // parcels apart. The group must outlive the object.
+  // `ranks` has the ranks of the members in the whole group, in ascending order. A member that is
+  // not among them has the rank -1, and only takes part in exchanges. Subgroups that have members
+  // in common need different numbers, which keep their parcels apart. The group must outlive the
+  // object.
   Subgroup(Group& group, std::vector<int> ranks, int number);
 
   int rank() const override { return rank_; }
@@ -26,6 +27,7 @@ class Subgroup final : public ForwardingGroup {
                                                     Time deadline) override;
   void send(int to, Parcel parcel, std::function<void(const absl::Status&)> done) override;
   absl::StatusOr<Parcel> receive(uint64_t sequence, Time deadline) override;
+  void suspect(int rank, ErrorCode code, const std::string& why) override;
 
  private:
   // Returns the number in the whole group that stands for a call of the subgroup.

@@ -1,13 +1,10 @@
 #include "trireme/rpc/connection_probe.h"
 
-#include <fcntl.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <openssl/bio.h>
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -20,6 +17,7 @@
 
 #include "trireme/base/status.h"
 #include "trireme/cluster/address.h"
+#include "trireme/rpc/socket.h"
 
 // A probe makes up to two connections. On the first it only listens: a gRPC server without TLS
 // sends its HTTP/2 settings as soon as it has accepted, and many other programs send a greeting. If
@@ -32,36 +30,6 @@ using std::chrono::milliseconds;
 
 // Time in which a server without TLS sends its first bytes.
 constexpr auto kFirstWord = milliseconds(200);
-
-// Owns a file descriptor.
-class Socket {
- public:
-  explicit Socket(int fd) : fd_(fd) {}
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-  ~Socket() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int fd() const { return fd_; }
-
- private:
-  const int fd_;
-};
-
-int milliseconds_to(Time limit) {
-  const auto left = std::chrono::duration_cast<milliseconds>(limit - Clock::real().now());
-  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
-}
-
-// Returns true if one of the events occurs by the limit.
-bool wait_for(int fd, short events, Time limit) {
-  pollfd waited = {fd, events, 0};
-  int ready;
-  do {
-    ready = poll(&waited, 1, milliseconds_to(limit));
-  } while (ready < 0 && errno == EINTR);
-  return ready == 1;
-}
 
 Found found_from_errno(int error) {
   switch (error) {
@@ -76,22 +44,16 @@ Found found_from_errno(int error) {
 
 // Connects a socket. Returns nullopt on success, otherwise the result of the probe.
 std::optional<Probe> connect_to(const Socket& socket, const addrinfo& address, Time limit) {
-  if (socket.fd() < 0) return Probe{Found::kUnreachable, std::strerror(errno)};
-  if (connect(socket.fd(), address.ai_addr, address.ai_addrlen) == 0) return std::nullopt;
-  if (errno != EINPROGRESS) return Probe{found_from_errno(errno), std::strerror(errno)};
-  if (!wait_for(socket.fd(), POLLOUT, limit)) return Probe{Found::kSilent, ""};
-  int error = 0;
-  socklen_t size = sizeof(error);
-  getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
-  if (error != 0) return Probe{found_from_errno(error), std::strerror(error)};
-  return std::nullopt;
+  const int error = connect_by(socket, address, limit);
+  if (error == 0) return std::nullopt;
+  return Probe{found_from_errno(error), error == ETIMEDOUT ? "" : std::strerror(error)};
 }
 
 // Returns the first bytes, at most 16, that arrive by the limit.
 std::string first_bytes(const Socket& socket, Time limit) {
   std::string bytes(16, '\0');
   size_t got = 0;
-  while (got < bytes.size() && wait_for(socket.fd(), POLLIN, limit)) {
+  while (got < bytes.size() && wait_for(socket, POLLIN, limit)) {
     const ssize_t part = recv(socket.fd(), bytes.data() + got, bytes.size() - got, 0);
     if (part <= 0) break;
     got += static_cast<size_t>(part);
@@ -147,22 +109,9 @@ Probe probe_address(const addrinfo& address, Time limit) {
   return {answer.empty() ? Found::kSilent : Found::kOther, ""};
 }
 
-using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-// Looks up the addresses of a host. Returns 0, or an error of getaddrinfo().
-int look_up(const Address& address, Addresses& addresses) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error =
-      getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
-  if (error == 0) addresses.reset(found);
-  return error;
-}
-
 Probe probe_now(const Address& address, Time limit) {
-  Addresses addresses(nullptr, &freeaddrinfo);
-  if (const int error = look_up(address, addresses); error != 0) {
+  SocketAddresses addresses(nullptr, &freeaddrinfo);
+  if (const int error = look_up(address.host, address.port, addresses); error != 0) {
     return {Found::kNoSuchHost, gai_strerror(error)};
   }
   // A name may have several addresses. The most specific result counts.
@@ -175,8 +124,8 @@ Probe probe_now(const Address& address, Time limit) {
 }
 
 bool is_refused_now(const Address& address, Time limit) {
-  Addresses addresses(nullptr, &freeaddrinfo);
-  if (look_up(address, addresses) != 0) return false;
+  SocketAddresses addresses(nullptr, &freeaddrinfo);
+  if (look_up(address.host, address.port, addresses) != 0) return false;
   bool refused = false;
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
     const Socket socket(::socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

@@ -24,6 +24,7 @@
 #include "trireme/rpc/hello.pb.h"
 #include "trireme/rpc/incoming_call.h"
 #include "trireme/rpc/incoming_stream.h"
+#include "trireme/rpc/port_listener.h"
 #include "trireme/rpc/shared_segment.h"
 
 // Each thread of a server polls a completion queue of its own. A call is accepted on one queue, and
@@ -35,7 +36,8 @@
 //
 // 1. The gate `serving` closes: new calls are rejected, and the calls in flight may end until the
 //    deadline.
-// 2. gRPC's server shuts down. That cancels the calls that are left and ends the pending accepts.
+// 2. The port is closed, and gRPC's server shuts down. That cancels the calls that are left and
+// ends the pending accepts.
 // 3. The gate `alive` closes, and waits until the last IncomingCall is gone. A handler that does
 //    not react to its stop token delays the stop here, and the log says so.
 // 4. Calls of our own that end on the server's queues are cancelled (ServingQueues). The threads
@@ -204,10 +206,18 @@ class RpcServer::Impl {
       return with_origin(refused, {options.task, ""});
     }
     internal::prepare_grpc();
+    auto listener = internal::PortListener::bind(
+        {.address = options.address,
+         .on_connection = [this](internal::Socket socket) { serve(std::move(socket)); },
+         .lanes = options.lanes,
+         .handshake_time = options.limits.handshake_time,
+         .silence_limit = options.limits.ping_timeout});
+    if (!listener.ok()) return taken(options);
+    listener_ = *std::move(listener);
     grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort(options.address, options.credentials.for_server(), &port);
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    using Connections = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+        Connections::FROM_FD, options.credentials.for_server());
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     const ServerLimits& limits = options.limits;
@@ -224,9 +234,9 @@ class RpcServer::Impl {
     server_ = builder.BuildAndStart();
     if (!server_) {
       shut_down_queues();
-      return taken(options);
+      return make_status(ErrorCode::kInternal, absl::StrCat(options.task, ": gRPC did not start"));
     }
-    address_ = absl::StrCat(host_of(options.address), ":", port);
+    address_ = absl::StrCat(host_of(options.address), ":", listener_->port());
     if (options.serving != nullptr) {
       std::vector<grpc::CompletionQueue*> queues;
       for (auto& queue : queues_) queues.push_back(queue.get());
@@ -243,6 +253,7 @@ class RpcServer::Impl {
         run(queue);
       });
     }
+    listener_->start();
     return absl::OkStatus();
   }
 
@@ -250,6 +261,7 @@ class RpcServer::Impl {
     MutexLock lock(stop_mutex_);
     if (!server_) return;
     shared_.serving.close(deadline);
+    listener_.reset();
     server_->Shutdown(std::chrono::system_clock::now());  // cancels the calls that are left
     // The stop tokens of handlers have stopped now. Queues must live until the last has answered.
     while (!shared_.alive.close(after(kComplainAfter))) {
@@ -295,6 +307,13 @@ class RpcServer::Impl {
                                  nobody ? " to no role" : ", which another service offers too")));
   }
 
+  // Passes a connection to gRPC.
+  void serve(internal::Socket socket) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = socket.release();
+    acceptor_->HandleNewConnection(&connection);
+  }
+
   // Dispatches the events of a queue until it is shut down and empty.
   static void run(grpc::ServerCompletionQueue* queue) {
     set_thread_name("trireme-rpc");
@@ -320,6 +339,8 @@ class RpcServer::Impl {
   std::string address_;
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
   std::vector<std::unique_ptr<internal::CallWatch>> watches_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  std::unique_ptr<internal::PortListener> listener_;  // null once the server stops
   std::unique_ptr<grpc::Server> server_;
   std::vector<std::thread> threads_;
   Mutex stop_mutex_;  // serializes calls of stop()

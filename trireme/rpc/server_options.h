@@ -11,6 +11,7 @@
 
 namespace trireme {
 namespace internal {
+class LaneTable;      // rpc/lane.h
 class ServingQueues;  // rpc/call_queue.h
 }
 
@@ -26,6 +27,8 @@ struct RpcServerOptions {
   // Lets channels with the same queues complete their calls on the server's threads
   // (ChannelOptions::serving). Null if the server makes no calls, or makes them on other threads.
   std::shared_ptr<internal::ServingQueues> serving = nullptr;
+  // Gets the lanes that are made through the server's port. Null to refuse lanes.
+  std::shared_ptr<internal::LaneTable> lanes = nullptr;
 };
 
 }  // namespace trireme

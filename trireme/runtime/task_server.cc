@@ -31,6 +31,7 @@ absl::StatusOr<std::unique_ptr<TaskServer>> TaskServer::start(TaskServerOptions 
   context->credentials = options.credentials;
   context->faults = options.faults;
   context->serving = std::make_shared<internal::ServingQueues>();
+  if (!context->credentials.is_secure()) context->lanes = std::make_shared<internal::LaneTable>();
 
   std::unique_ptr<TaskServer> server(new TaskServer(std::move(context)));
   TaskContext& shared = *server->context_;
@@ -53,7 +54,8 @@ absl::StatusOr<std::unique_ptr<TaskServer>> TaskServer::start(TaskServerOptions 
                                                            .credentials = shared.credentials,
                                                            .limits = options.limits,
                                                            .metrics = &shared.metrics,
-                                                           .serving = shared.serving},
+                                                           .serving = shared.serving,
+                                                           .lanes = shared.lanes},
                                                           std::move(services)));
   return server;
 }

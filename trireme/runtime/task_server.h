@@ -43,6 +43,9 @@ struct TaskContext {
       faults;  // faults injected into calls to other tasks; null for none
   // Queues of the threads that serve calls. Channels to other tasks receive their answers on them.
   std::shared_ptr<internal::ServingQueues> serving;
+  // Lanes that other tasks make through the port of the task. Null if the task has certificates:
+  // lanes are not encrypted.
+  std::shared_ptr<internal::LaneTable> lanes;
   Metrics metrics;
   std::shared_ptr<VariableHost> variables;                // set by the service of ps/
   JoinSessionJob join_job;                                // set by the service of ps/

@@ -1,0 +1,51 @@
+#include "trireme/rpc/socket.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+
+namespace trireme::internal {
+
+Socket::~Socket() {
+  if (fd_ >= 0) close(fd_);
+}
+
+int poll_time(Time limit) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(limit - Clock::real().now());
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
+}
+
+bool wait_for(const Socket& socket, short events, Time limit) {
+  pollfd waited = {socket.fd(), events, 0};
+  int ready;
+  do {
+    ready = poll(&waited, 1, poll_time(limit));
+  } while (ready < 0 && errno == EINTR);
+  return ready == 1;
+}
+
+int connect_by(const Socket& socket, const addrinfo& address, Time limit) {
+  if (socket.fd() < 0) return errno;
+  if (connect(socket.fd(), address.ai_addr, address.ai_addrlen) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  if (!wait_for(socket, POLLOUT, limit)) return ETIMEDOUT;
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
+}
+
+int look_up(const std::string& host, int port, SocketAddresses& addresses) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error == 0) addresses.reset(found);
+  return error;
+}
+
+}  // namespace trireme::internal

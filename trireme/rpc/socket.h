@@ -1,0 +1,51 @@
+#pragma once
+
+#include <netdb.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "trireme/base/clock.h"
+
+// What Trireme needs of sockets beside gRPC's.
+namespace trireme::internal {
+
+// Owns a file descriptor, or none.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Socket();
+
+  // Returns the descriptor; -1 if there is none.
+  int fd() const { return fd_; }
+  // Returns the descriptor, which the caller then owns.
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_ = -1;
+};
+
+// Returns the milliseconds until the limit, as poll() takes them: at most a minute, 0 once the
+// limit has passed.
+int poll_time(Time limit);
+
+// Blocks until one of the events of poll() occurs. Returns false if none does by the limit.
+bool wait_for(const Socket& socket, short events, Time limit);
+
+// Connects a socket that does not block. Returns 0, or the system's error; ETIMEDOUT at the limit.
+int connect_by(const Socket& socket, const addrinfo& address, Time limit);
+
+using SocketAddresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// Looks up the addresses of a host, to connect to or to listen on. Returns 0, or an error of
+// getaddrinfo(). Has no time limit.
+int look_up(const std::string& host, int port, SocketAddresses& addresses);
+
+}  // namespace trireme::internal
