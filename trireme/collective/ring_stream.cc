@@ -89,6 +89,8 @@ class RingStream {
     if (adds(first_step)) scratch_ = at::empty({layout.piece_stride}, output_.options());
   }
 
+  // Sends pieces for which nothing need be received, as far as the connection takes them at once.
+  absl::Status begin();
   absl::Status run();
 
  private:
@@ -124,6 +126,14 @@ class RingStream {
   at::Tensor scratch_;                  // for values that are added
   std::deque<at::Tensor> passing_;      // pieces that were received and are to be sent on
 };
+
+absl::Status RingStream::begin() {
+  while (sending_ < order_.size() && order_[sending_].step == first_step_) {
+    TRIREME_ASSIGN_OR_RETURN(const bool sent, send_some());
+    if (!sent) break;
+  }
+  return absl::OkStatus();
+}
 
 absl::Status RingStream::run() {
   while (sending_ < order_.size() || receiving_ < order_.size()) {
@@ -237,8 +247,10 @@ absl::Status stream_around(Group& group, RingCall& ring, RingLanes& lanes,
                            const CollectiveCall& call, const RingLayout& layout, int first_step,
                            int end_step) {
   ring.send(ring.right(), 0, {});
+  RingStream stream(group, ring, lanes, call, layout, first_step, end_step);
+  TRIREME_RETURN_IF_ERROR(stream.begin());
   TRIREME_RETURN_IF_ERROR(ring.take(ring.left(), 0).status());
-  return RingStream(group, ring, lanes, call, layout, first_step, end_step).run();
+  return stream.run();
 }
 
 }  // namespace trireme::internal

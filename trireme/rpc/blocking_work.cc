@@ -1,11 +1,32 @@
 #include "trireme/rpc/blocking_work.h"
 
+#include <chrono>
+#include <cstdlib>
+#include <future>
+#include <memory>
 #include <utility>
 
 namespace trireme::internal {
 namespace {
 
 thread_local bool is_serving_thread = false;
+
+// Time for which the process waits for work when it ends.
+constexpr auto kEndTime = std::chrono::seconds(5);
+
+// Returns the thread for work. Never destroyed, because callbacks may run while the process ends.
+ThreadPool& pool() {
+  static auto* pool = [] {
+    static auto* made = new ThreadPool("trireme-ends", 1);
+    std::atexit([] {
+      auto done = std::make_shared<std::promise<void>>();
+      made->submit([done] { done->set_value(); });
+      done->get_future().wait_for(kEndTime);
+    });
+    return made;
+  }();
+  return *pool;
+}
 
 }  // namespace
 
@@ -15,9 +36,7 @@ void declare_serving_thread() {
 
 void run_blocking(Work work) {
   if (!is_serving_thread) return work();
-  // Never destroyed, because callbacks may run while the process exits.
-  static auto* pool = new ThreadPool("trireme-ends", 1);
-  pool->submit(std::move(work));
+  pool().submit(std::move(work));
 }
 
 }  // namespace trireme::internal

@@ -156,10 +156,18 @@ void Channel::remember(const Hello& hello) {
            hello.cannot_share);
 }
 
+// Returns true, and answers the call, if the process ends and nobody receives an answer any more.
+bool end_with_process(OnResponse& on_response) {
+  if (!internal::CompletionLoop::ended()) return false;
+  on_response(make_status(ErrorCode::kCancelled, "the process ends"));
+  return true;
+}
+
 // An injected cut uses the call's stop token, so it has no effect on calls that have their own.
 void Channel::State::call_with_retries_or_faults(const std::string& method, Message request,
                                                  const Prefix& prefix, const CallOptions& options,
                                                  OnResponse on_response) {
+  if (end_with_process(on_response)) return;
   auto shared = std::make_shared<const Message>(std::move(request));
   auto sends = std::make_shared<std::atomic<int>>(0);
   internal::Attempt attempt = [self = shared_from_this(), method, shared, sends, options, prefix](
@@ -187,6 +195,7 @@ void Channel::State::call_with_retries_or_faults(const std::string& method, Mess
 
 void Channel::call(const std::string& method, Message request, const CallOptions& options,
                    OnResponse on_response) {
+  if (end_with_process(on_response)) return;
   if (options.retry || state_->options.faults) {
     return state_->call_with_retries_or_faults(method, std::move(request),
                                                state_->prefix(method, options), options,

@@ -1,14 +1,18 @@
 #pragma once
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
 
+#include <future>
 #include <thread>
 
 #include "trireme/base/clock.h"
+#include "trireme/rpc/grpc_bridge.h"
 
 namespace trireme::internal {
 
-// A completion queue and the thread that polls it, for asynchronous calls.
+// A completion queue and the thread that polls it, for asynchronous calls. The threads end when the
+// process does, before static objects are destroyed: an answer that comes later has no effect.
 class CompletionLoop {
  public:
   // Returns a loop for a call. The process shares a few loops among all channels. Channels with
@@ -16,6 +20,8 @@ class CompletionLoop {
   static CompletionLoop& next(unsigned home = 0);
   // Returns true once next() has created a loop.
   static bool any();
+  // Returns true once the process ends. A call on a loop would then never be answered.
+  static bool ended();
   // Returns the calling thread's own queue, which it polls itself, for calls that block.
   static grpc::CompletionQueue& of_this_thread();
   // Blocks for one event of the queue and dispatches it. The calls on the queue have deadlines, so
@@ -23,12 +29,19 @@ class CompletionLoop {
   static void run_one(grpc::CompletionQueue& queue);
 
   CompletionLoop();
-  ~CompletionLoop();
   grpc::CompletionQueue& queue() { return queue_; }
 
  private:
+  static void end_all();
+  void end();
+  void on_end(bool) { ends_ = true; }
+
   grpc::CompletionQueue queue_;
-  std::thread thread_;
+  grpc::Alarm alarm_;  // comes when the thread must end
+  MemberTag<CompletionLoop, &CompletionLoop::on_end> end_tag_{this};
+  bool ends_ = false;         // used by the thread only
+  std::promise<void> ended_;  // set by the thread when it ends
+  std::thread thread_;        // declared last, because it uses the other members
 };
 
 }  // namespace trireme::internal

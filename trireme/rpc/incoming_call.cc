@@ -118,6 +118,10 @@ void IncomingCall::cancel_if_stalled(Time now) {
   context_.TryCancel();  // ends the read or write that is in progress
 }
 
+void IncomingCall::count_bytes_in(size_t bytes) const {
+  if (registered_->stats.bytes_in != nullptr) registered_->stats.bytes_in->add(bytes);
+}
+
 void IncomingCall::on_read(bool ok) {
   held_back_ = false;
   if (!ok) {
@@ -125,7 +129,7 @@ void IncomingCall::on_read(bool ok) {
         make_status(ErrorCode::kInvalidArgument, "the request ended before it was complete"));
   }
   const size_t bytes = frame_.Length();
-  if (registered_->stats.bytes_in != nullptr) registered_->stats.bytes_in->add(bytes);
+  count_bytes_in(bytes);
   received_ += bytes;
   receive_window_.took(bytes);
   const absl::Status status = take_frame();

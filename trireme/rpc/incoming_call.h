@@ -115,6 +115,7 @@ class IncomingCall : public std::enable_shared_from_this<IncomingCall>,
 
   // Handlers of gRPC's events, one for each kind of operation.
   void on_accepted(bool ok);
+  void count_bytes_in(size_t bytes) const;
   void on_read(bool ok);
   void on_grant_written(bool ok);
   void on_written(bool ok);

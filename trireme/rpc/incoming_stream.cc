@@ -74,6 +74,7 @@ void IncomingStream::on_read(bool ok) {
 
 absl::Status IncomingStream::take_message(const grpc::ByteBuffer& frame) {
   const uint64_t number = ++received_;
+  call_->count_bytes_in(frame.Length());
   const std::string sender = call_->context_.peer();
   ServerCallContext& server = call_->server_;
   auto shares = std::make_shared<UntakenShares>(server.untaken, server.scatter_budget);

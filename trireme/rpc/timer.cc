@@ -1,5 +1,7 @@
 #include "trireme/rpc/timer.h"
 
+#include <cstdlib>
+#include <future>
 #include <map>
 #include <thread>
 #include <utility>
@@ -7,9 +9,13 @@
 #include "trireme/base/mutex.h"
 #include "trireme/rpc/blocking_work.h"
 #include "trireme/rpc/call_and_wait.h"
+#include "trireme/rpc/completion_loop.h"
 
 namespace trireme::internal {
 namespace {
+
+// Time within which the thread ends when the process does. Work that takes longer is left alone.
+constexpr auto kEndTime = std::chrono::seconds(2);
 
 // Runs work at given times, on one thread. gRPC's alarms are not used: they need a completion queue
 // that some thread polls, and each polling thread delays what arrives for the others.
@@ -29,16 +35,28 @@ class TimerThread {
     if (first) changed_.notify_one();
   }
 
+  // Ends the thread. Work that is not due yet is not run.
+  void end() {
+    if (thread_.get_id() == std::this_thread::get_id()) return;  // work ends the process
+    {
+      MutexLock lock(mutex_);
+      ends_ = true;
+      changed_.notify_one();
+    }
+    ended_.get_future().wait_for(kEndTime);
+  }
+
  private:
   void run() {
     while (true) {
       Work work;
       {
         MutexLock lock(mutex_);
-        while (queue_.empty() || queue_.begin()->first > Clock::real().now()) {
+        while (!ends_ && (queue_.empty() || queue_.begin()->first > Clock::real().now())) {
           queue_.empty() ? changed_.wait(mutex_)
                          : (void)changed_.wait_until(mutex_, queue_.begin()->first);
         }
+        if (ends_) return ended_.set_value();
         work = std::move(queue_.begin()->second);
         queue_.erase(queue_.begin());
       }
@@ -48,19 +66,31 @@ class TimerThread {
 
   Mutex mutex_;
   CondVar changed_;
+  bool ends_ ABSL_GUARDED_BY(mutex_) = false;
   std::multimap<Time, Work> queue_ ABSL_GUARDED_BY(mutex_);
+  std::promise<void> ended_;
   std::thread thread_;  // declared last, because it uses the other members
 };
+
+// Returns the thread of the process. It ends with the process, as those of CompletionLoop do, and
+// is never destroyed.
+TimerThread& timer() {
+  static auto* timer = [] {
+    static auto* made = new TimerThread;
+    std::atexit([] { made->end(); });
+    return made;
+  }();
+  return *timer;
+}
 
 }  // namespace
 
 void run_at(Time time, Work work) {
-  // Never destroyed, because work may be due while the process exits.
-  static auto* timer = new TimerThread;
-  timer->add(time, std::move(work));
+  timer().add(time, std::move(work));
 }
 
 void block_until(Time time) {
+  if (CompletionLoop::ended()) return std::this_thread::sleep_until(time);
   call_and_wait<bool>([time](auto done) { run_at(time, [done] { done(true); }); });
 }
 

@@ -9,6 +9,7 @@
 #include "trireme/base/logging.h"
 #include "trireme/placement/local_devices.h"
 #include "trireme/rpc/call_queue.h"
+#include "trireme/rpc/lane.h"
 
 // Services are created first and the port is opened last, so that no call arrives before all
 // services exist. The services refer to the context, which stays at one address behind a pointer.

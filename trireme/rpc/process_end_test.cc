@@ -1,0 +1,134 @@
+// The threads of the library end before static objects are destroyed, so that what arrives while
+// the process ends cannot use them.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <future>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/status.h"
+#include "trireme/rpc/blocking_work.h"
+#include "trireme/rpc/channel.h"
+#include "trireme/rpc/server.h"
+#include "trireme/rpc/timer.h"
+
+namespace trireme::internal {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr int kCalledBack = 7;
+
+// Holds calls until it is told to answer them. Its server outlives static objects, like a server in
+// another process.
+class Holder final : public Service {
+ public:
+  std::vector<Method> methods() override {
+    return {{"/test.Test/Hold", Roles::all(), Repeats::kHarmless,
+             [this](ServerCall call) {
+               held_.emplace(std::move(call));
+               arrived_.set_value();
+             }},
+            {"/test.Test/Ping", Roles::all(), Repeats::kHarmless,
+             [](ServerCall call) { call.respond(Message()); }}};
+  }
+  void wait() { arrived_.get_future().wait_for(seconds(10)); }
+  void answer() { held_->respond(Message()); }
+
+ private:
+  std::promise<void> arrived_;
+  std::optional<ServerCall> held_;
+};
+
+// Runs a function when static objects are destroyed.
+struct AtDestruction {
+  std::function<void()> run;
+  ~AtDestruction() {
+    if (run) run();
+  }
+};
+
+// Ends the process while a call is in flight that is answered when static objects are destroyed.
+// Returns the code kCalledBack if the callback of the call still runs.
+void end_with_a_call_in_flight() {
+  static AtDestruction destruction;
+  auto* holder = new Holder;
+  std::vector<std::unique_ptr<Service>> services;
+  services.emplace_back(holder);
+  auto* server = value_or_throw(RpcServer::start({.address = "127.0.0.1:0", .task = "test"},
+                                                 std::move(services)))
+                     .release();
+  auto* channel = new Channel({.address = server->address()});
+  channel->call("/test.Test/Hold", Message(), {.deadline = after(seconds(20))},
+                [](const Response&) { std::_Exit(kCalledBack); });
+  holder->wait();
+  destruction.run = [holder, channel] {
+    holder->answer();
+    // Both answers come on one connection, and the second is received by this thread.
+    for (int i = 0; i < 20; ++i) {
+      const Response pong =
+          channel->call("/test.Test/Ping", Message(), {.deadline = after(seconds(5))});
+      if (!pong.ok()) std::_Exit(8);
+    }
+  };
+  std::exit(0);
+}
+
+TEST(ProcessEndDeathTest, NoAnswerIsHandledOnceStaticObjectsAreDestroyed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(end_with_a_call_in_flight(), testing::ExitedWithCode(0), "");
+}
+
+// A static object may make calls when it is destroyed, and must not wait for ever.
+void call_when_static_objects_are_destroyed() {
+  static AtDestruction destruction;
+  auto* holder = new Holder;
+  std::vector<std::unique_ptr<Service>> services;
+  services.emplace_back(holder);
+  auto* server = value_or_throw(RpcServer::start({.address = "127.0.0.1:0", .task = "test"},
+                                                 std::move(services)))
+                     .release();
+  auto* channel = new Channel({.address = server->address()});
+  channel->call("/test.Test/Ping", Message(), {.deadline = after(seconds(20))},
+                [](const Response&) {});
+  destruction.run = [channel] {
+    channel->call("/test.Test/Ping", Message(), {.deadline = after(seconds(20))},
+                  [](const Response& response) {
+                    std::_Exit(error_code(response.status()) == ErrorCode::kCancelled ? 0 : 9);
+                  });
+  };
+  std::exit(1);
+}
+
+TEST(ProcessEndDeathTest, LaterCallsFailAtOnce) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(call_when_static_objects_are_destroyed(), testing::ExitedWithCode(0), "");
+}
+
+// The end of an object that a callback held is work that must not be lost.
+void end_during_work() {
+  static bool done = false;
+  static AtDestruction destruction{[] { std::_Exit(done ? 0 : 9); }};
+  std::promise<void> begun;
+  run_at(after(Duration(0)), [&begun] {
+    run_blocking([&begun] {
+      begun.set_value();
+      block_until(after(milliseconds(200)));
+      done = true;
+    });
+  });
+  begun.get_future().wait();
+  std::exit(1);
+}
+
+TEST(ProcessEndDeathTest, WaitsForWorkThatHasBegun) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(end_during_work(), testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace trireme::internal
