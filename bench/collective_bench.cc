@@ -4,10 +4,10 @@
 //   collective_bench --certificates FOLDER ADDRESS,ADDRESS,…
 //
 // Executes each line of its input, which all ranks get: "IMPLEMENTATION BYTES CALLS", where the
-// implementation is shm (a buffer in shared memory), shm_copy (any tensor), ring or gloo. Answers
-// with the line "done" and figures of this rank: the median and the mean of the seconds of a call,
-// the seconds of processor time, the parcels and their bytes that the rank sent, all for each call,
-// and the seconds that it took to form the group.
+// implementation is shm (a buffer in shared memory), shm_copy (any tensor), ring, ring_parcels (the
+// ring without lanes) or gloo. Answers with the line "done" and figures of this rank: the median
+// and the mean of the seconds of a call, the seconds of processor time, the parcels and their bytes
+// that the rank sent, all for each call, and the seconds that it took to form the group.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
@@ -60,15 +60,18 @@ double cpu_seconds() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-// A group that counts the parcels which its member sends.
+// A group that counts the parcels which its member sends. Without lanes all bytes are in parcels.
 class CountingGroup final : public internal::ForwardingGroup {
  public:
-  explicit CountingGroup(std::shared_ptr<internal::Group> group)
-      : ForwardingGroup(*group), group_(std::move(group)) {}
+  CountingGroup(std::shared_ptr<internal::Group> group, bool uses_lanes)
+      : ForwardingGroup(*group), group_(std::move(group)), uses_lanes_(uses_lanes) {}
 
   int64_t parcels() const { return parcels_; }
   int64_t bytes() const { return bytes_; }
 
+  std::shared_ptr<internal::LaneTable> lanes() override {
+    return uses_lanes_ ? ForwardingGroup::lanes() : nullptr;
+  }
   void send(int to, internal::Parcel parcel,
             std::function<void(const absl::Status&)> done) override {
     ++parcels_;
@@ -78,6 +81,7 @@ class CountingGroup final : public internal::ForwardingGroup {
 
  private:
   const std::shared_ptr<internal::Group> group_;
+  const bool uses_lanes_;
   std::atomic<int64_t> parcels_ = 0, bytes_ = 0;
 };
 
@@ -137,12 +141,15 @@ class Rank {
         {"shm", CommunicationImplementation::kShm},
         {"shm_copy", CommunicationImplementation::kShm},
         {"ring", CommunicationImplementation::kRing},
+        {"ring_parcels", CommunicationImplementation::kRing},
         {"gloo", CommunicationImplementation::kGloo}};
     Ranks& ranks = ranks_[implementation];
     if (ranks.communicator == nullptr) {
       const auto start = std::chrono::steady_clock::now();
-      ranks.group = std::make_shared<CountingGroup>(value_or_throw(internal::form_group(
-          server_->context(), {.name = "bench " + implementation, .tasks = tasks_})));
+      ranks.group = std::make_shared<CountingGroup>(
+          value_or_throw(internal::form_group(
+              server_->context(), {.name = "bench " + implementation, .tasks = tasks_})),
+          implementation != "ring_parcels");
       ranks.communicator =
           std::make_unique<Communicator>(ranks.group, kImplementations.at(implementation));
       ranks.form_seconds = seconds_since(start);

@@ -106,7 +106,10 @@ std::vector<int> RingCall::silent(const std::vector<int>& ranks) const {
 
 absl::Status RingCall::late(const std::vector<int>& waits_for) const {
   const std::vector<int> missing = silent(waits_for);
-  const std::vector<int>& ranks = missing.empty() ? waits_for : missing;
+  std::vector<int> ranks = missing.empty() ? waits_for : missing;
+  // Both neighbours may be one rank.
+  std::ranges::sort(ranks);
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   const std::string names =
       absl::StrJoin(ranks, ", ", [&](std::string* out, int rank) { *out += group_.name_of(rank); });
   return make_status(

@@ -62,7 +62,7 @@ constexpr int kDirectRanks = 4;
 constexpr int64_t kDoublingBytes = 1 << 20;
 // Size of a piece on a lane, of which few are under way, and the smallest tensor for which the two
 // messages of the comparison pay off.
-constexpr int64_t kLanePieceBytes = 128 << 10;
+constexpr int64_t kLanePieceBytes = 256 << 10;
 constexpr int64_t kSmallestOnLanes = 256 << 10;
 
 // Notes that the parcel of a slot has come. Returns false for a slot that the call does not have,

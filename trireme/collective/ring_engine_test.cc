@@ -12,6 +12,10 @@
 #include "trireme/collective/engine_test.h"
 #include "trireme/collective/forwarding_group.h"
 #include "trireme/collective/local_group.h"
+#include "trireme/collective/ring_call.h"
+#include "trireme/collective/ring_lanes.h"
+#include "trireme/collective/ring_layout.h"
+#include "trireme/collective/ring_stream.h"
 #include "trireme/collective/server_groups.h"
 
 namespace trireme::internal {
@@ -106,9 +110,9 @@ class GroupWithoutConnection final : public ForwardingGroup {
                                                     const std::string& bytes,
                                                     Time deadline) override {
     // Rank 1 tells the others a token that its port does not know.
-    const bool spoils = rank() == 1 && key == "lanes";
-    return ForwardingGroup::exchange(key, spoils ? std::string(bytes.size(), 'x') : bytes,
-                                     deadline);
+    std::string spoilt = bytes;
+    if (rank() == 1 && key == "lanes") spoilt.back() ^= 1;
+    return ForwardingGroup::exchange(key, spoilt, deadline);
   }
 };
 
@@ -177,6 +181,46 @@ TEST_F(RingLanesTest, LostConnectionEndsTheGroup) {
     ranks.group(1).send(0, std::move(parcel), [&](const absl::Status&) { taken.set_value(); });
     ASSERT_EQ(taken.get_future().wait_for(seconds(20)), std::future_status::ready);
     ranks.end(1);
+  });
+}
+
+// Streams tensors of any size in pieces of at most 16 bytes, and segments of at least 64 elements.
+class StreamOfSmallPieces final : public CollectiveEngine {
+ public:
+  StreamOfSmallPieces(Group& group, RingLanes lanes)
+      : group_(group), sender_(group), lanes_(std::move(lanes)) {}
+  const char* name() const override { return "small pieces"; }
+  absl::Status run(const CollectiveCall& call) override {
+    RingCall ring(group_, sender_, call);
+    const int64_t stride =
+        divide_up(divide_up(call.output.numel(), group_.size()), kSegmentAlignment) *
+        kSegmentAlignment;
+    return stream_around(group_, ring, lanes_, call, RingLayout(call.output, stride, 16, 16), 0,
+                         2 * group_.size() - 2);
+  }
+
+ private:
+  Group& group_;
+  ParcelSender sender_;
+  RingLanes lanes_;
+};
+
+// The last pieces and segments are empty, because segments are rounded up.
+TEST_F(RingLanesTest, PiecesMayBeEmpty) {
+  EngineRanks ranks(
+      subject([](Group& group, Time deadline) -> absl::StatusOr<std::unique_ptr<CollectiveEngine>> {
+        auto lanes = value_or_throw(connect_ring_lanes(group, deadline));
+        return std::make_unique<StreamOfSmallPieces>(group, *std::move(lanes));
+      }),
+      4);
+  ranks.on_all([&](int rank) {
+    for (const int64_t numel : {1, 63, 65, 129, 257, 1000}) {
+      const at::Tensor tensor = at::arange(numel, at::kFloat) + rank;
+      const absl::Status status =
+          ranks.run(rank, {.kind = CollectiveKind::kAllReduce, .input = tensor, .output = tensor});
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_TRUE(at::equal(tensor, at::arange(numel, at::kFloat) * 4 + 6)) << numel;
+    }
   });
 }
 

@@ -2,13 +2,9 @@
 
 #include <ATen/ops/empty.h>
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <deque>
-#include <functional>
-#include <stop_token>
 #include <utility>
 #include <vector>
 
@@ -18,9 +14,10 @@
 #include "trireme/tensor/buffer_pool.h"
 
 // A lane carries the pieces of a call one after the other, without headers: all ranks know the
-// order. A piece of step t + 1 follows kPiecesBetween pieces after the same piece of step t, which
-// is the time that a neighbour has for adding its values and passing it on. Few and small pieces
-// are under way, so what was received is still in the cache when it is added and sent.
+// order. In tick i come piece i of the first step, piece i - kPiecesBetween of the second one, and
+// so on, the latest step first. So a neighbour has the time of kPiecesBetween ticks for adding its
+// values to a piece and passing it on. Few and small pieces are under way, so what was received is
+// still in the cache when it is added and sent.
 //
 // One thread sends and receives in turn, whatever is possible, and sleeps if nothing is. The kernel
 // copies what is sent, so memory may be changed as soon as it was taken. A piece that is sent in
@@ -30,26 +27,13 @@ namespace {
 
 using std::chrono::seconds;
 
-// Pieces of earlier steps that are sent between two steps of a piece.
-constexpr int64_t kPiecesBetween = 3;
+// Ticks between two steps of a piece. With none, every rank would have to send a piece before it
+// receives it.
+constexpr int64_t kPiecesBetween = 2;
+static_assert(kPiecesBetween >= 1);
 // Time in which the cause of a lost connection may become known: the process at its other end has
 // ended, or the group has failed there.
 constexpr Duration kFindCause = seconds(1);
-
-// Becomes readable when a token stops.
-class StopEvent {
- public:
-  explicit StopEvent(std::stop_token stop)
-      : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), on_stop_(std::move(stop), [this] {
-          const uint64_t one = 1;
-          [[maybe_unused]] const ssize_t written = write(event_.fd(), &one, sizeof(one));
-        }) {}
-  const Socket& socket() const { return event_; }
-
- private:
-  const Socket event_;
-  const std::stop_callback<std::function<void()>> on_stop_;
-};
 
 // A piece in one step of the ring.
 struct Transfer {
@@ -84,8 +68,7 @@ class RingStream {
         end_step_(end_step),
         output_(call.output.view(-1)),
         own_(call.kind == CollectiveKind::kReduceScatter ? call.input.view(-1) : output_),
-        order_(order_of(layout, first_step, end_step)),
-        stopped_(group.stop_token()) {
+        order_(order_of(layout, first_step, end_step)) {
     if (adds(first_step)) scratch_ = at::empty({layout.piece_stride}, output_.options());
   }
 
@@ -117,7 +100,6 @@ class RingStream {
   const int first_step_, end_step_;
   const at::Tensor output_, own_;
   const std::vector<Transfer> order_;
-  const StopEvent stopped_;
   const std::vector<int> neighbours_ = {ring_.left(), ring_.right()};
 
   size_t sending_ = 0, receiving_ = 0;  // transfers in order_
@@ -222,7 +204,7 @@ absl::Status RingStream::wait() {
   const int to_right = can_send() ? lanes_.to_right.socket().fd() : -1;
   while (true) {
     pollfd waited[] = {
-        {stopped_.socket().fd(), POLLIN, 0}, {from_left, POLLIN, 0}, {to_right, POLLOUT, 0}};
+        {lanes_.stopped->socket().fd(), POLLIN, 0}, {from_left, POLLIN, 0}, {to_right, POLLOUT, 0}};
     const Time limit = ring_.time_to_give_up(neighbours_);
     const int ready = poll(waited, std::size(waited), poll_time(limit));
     if (waited[0].revents != 0) return group_.failure();
@@ -233,9 +215,9 @@ absl::Status RingStream::wait() {
 }
 
 absl::Status RingStream::lost(int rank, const absl::Status& why) {
-  if (!wait_for(stopped_.socket(), POLLIN, after(kFindCause))) {
+  if (!wait_for(lanes_.stopped->socket(), POLLIN, after(kFindCause))) {
     group_.suspect(rank, ErrorCode::kTaskUnreachable, std::string(why.message()));
-    wait_for(stopped_.socket(), POLLIN, ring_.time_to_give_up(neighbours_));
+    wait_for(lanes_.stopped->socket(), POLLIN, ring_.time_to_give_up(neighbours_));
   }
   const absl::Status failure = group_.failure();
   return failure.ok() ? why : failure;

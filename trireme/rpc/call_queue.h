@@ -13,7 +13,7 @@ namespace trireme::internal {
 
 // The completion queue of an outgoing call, which holds this struct until its last event.
 struct CallQueue {
-  grpc::CompletionQueue* queue;
+  grpc::CompletionQueue* queue = nullptr;
   std::stop_token ends;  // stops when the queue's owner does; the call is then cancelled
   Gate::Pass pass;       // keeps the queue open
 };

@@ -86,12 +86,23 @@ struct Channel::State : std::enable_shared_from_this<State> {
   std::atomic<uint64_t> incarnation = 0;
   const unsigned home = next_home();  // selects the queue on which its calls complete
 
-  // Returns the queue for an asynchronous call.
-  internal::CallQueue queue() const {
+  // Returns the queue for an asynchronous call; nullopt once the process ends.
+  std::optional<internal::CallQueue> queue() const {
     if (options.serving != nullptr) {
-      if (auto serving = options.serving->take(home)) return *std::move(serving);
+      if (auto serving = options.serving->take(home)) return serving;
     }
-    return {&internal::CompletionLoop::next(home).queue(), {}, {}};
+    return internal::CompletionLoop::take(home);
+  }
+  // Starts an asynchronous call.
+  void start(const std::string& method, const Prefix& prefix, Message request,
+             const CallOptions& call, OnResponse on_response) const {
+    auto chosen = queue();
+    if (!chosen) return on_response(process_ends());
+    internal::OutgoingCall::start(target, method, prefix, std::move(request), call,
+                                  *std::move(chosen), std::move(on_response));
+  }
+  static absl::Status process_ends() {
+    return make_status(ErrorCode::kCancelled, "the process of the caller ends");
   }
 
   Prefix prefix(const std::string& method, const CallOptions& call) const {
@@ -156,18 +167,10 @@ void Channel::remember(const Hello& hello) {
            hello.cannot_share);
 }
 
-// Returns true, and answers the call, if the process ends and nobody receives an answer any more.
-bool end_with_process(OnResponse& on_response) {
-  if (!internal::CompletionLoop::ended()) return false;
-  on_response(make_status(ErrorCode::kCancelled, "the process ends"));
-  return true;
-}
-
 // An injected cut uses the call's stop token, so it has no effect on calls that have their own.
 void Channel::State::call_with_retries_or_faults(const std::string& method, Message request,
                                                  const Prefix& prefix, const CallOptions& options,
                                                  OnResponse on_response) {
-  if (end_with_process(on_response)) return;
   auto shared = std::make_shared<const Message>(std::move(request));
   auto sends = std::make_shared<std::atomic<int>>(0);
   internal::Attempt attempt = [self = shared_from_this(), method, shared, sends, options, prefix](
@@ -177,8 +180,7 @@ void Channel::State::call_with_retries_or_faults(const std::string& method, Mess
       once.first_frame_deadline = first_frame_deadline;
       if (sends->fetch_add(1) > 0) once.shared = {};
       if (!once.stop.stop_possible()) once.stop = cut;
-      internal::OutgoingCall::start(self->target, method, prefix, *shared, once, self->queue(),
-                                    std::move(then));
+      self->start(method, prefix, *shared, once, std::move(then));
     };
     const auto& faults = self->options.faults;
     const Fault fault = faults ? faults->decide(method, self->options.task) : Fault();
@@ -195,15 +197,13 @@ void Channel::State::call_with_retries_or_faults(const std::string& method, Mess
 
 void Channel::call(const std::string& method, Message request, const CallOptions& options,
                    OnResponse on_response) {
-  if (end_with_process(on_response)) return;
   if (options.retry || state_->options.faults) {
     return state_->call_with_retries_or_faults(method, std::move(request),
                                                state_->prefix(method, options), options,
                                                std::move(on_response));
   }
-  internal::OutgoingCall::start(state_->target, method, state_->prefix(method, options),
-                                std::move(request), options, state_->queue(),
-                                std::move(on_response));
+  state_->start(method, state_->prefix(method, options), std::move(request), options,
+                std::move(on_response));
 }
 
 // The calling thread polls for the events of the call.
@@ -249,9 +249,11 @@ Response Channel::call(const std::string& method, Message request, const CallOpt
 std::shared_ptr<internal::MessageStream> Channel::open_stream(const std::string& method,
                                                               uint64_t incarnation,
                                                               std::stop_token stop) {
-  return internal::MessageStream::open(state_->target, method,
-                                       state_->prefix(method, {.incarnation = incarnation}),
-                                       state_->queue(), std::move(stop));
+  const Prefix prefix = state_->prefix(method, {.incarnation = incarnation});
+  auto queue = state_->queue();
+  if (!queue) return internal::MessageStream::ended(state_->target, method, State::process_ends());
+  return internal::MessageStream::open(state_->target, method, prefix, *std::move(queue),
+                                       std::move(stop));
 }
 
 const ChannelOptions& Channel::options() const {

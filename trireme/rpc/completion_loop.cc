@@ -3,22 +3,29 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <mutex>
+#include <utility>
 #include <vector>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/executor.h"
 #include "trireme/rpc/blocking_work.h"
 #include "trireme/rpc/grpc_bridge.h"
+#include "trireme/rpc/process_end.h"
 
 namespace trireme::internal {
 namespace {
+
+// True once the queue of this thread is destroyed. Static objects are destroyed later, by the
+// thread that ends the process, and may make calls then.
+thread_local bool is_gone = false;
 
 // The queue of one thread, destroyed with it. No call is left on it then, since the thread waits
 // for each call that it starts there.
 struct ThreadQueue {
   grpc::CompletionQueue queue;
   ~ThreadQueue() {
+    is_gone = true;
     queue.Shutdown();
     void* tag = nullptr;
     bool ok = false;
@@ -28,10 +35,21 @@ struct ThreadQueue {
 };
 
 std::atomic<bool> any_loop = false;
-std::atomic<bool> process_ends = false;
 
-// Time within which a thread ends when the process does. A handler that takes longer is left alone.
+// Time within which cancelled calls are answered when the process ends, and then a thread ends. A
+// handler that takes longer is left alone.
+constexpr auto kCancelTime = std::chrono::seconds(1);
 constexpr auto kEndTime = std::chrono::seconds(2);
+
+// The calls on all loops.
+struct LoopCalls {
+  std::stop_source stop;
+  Gate gate;
+};
+LoopCalls& loop_calls() {
+  static auto* calls = new LoopCalls;
+  return *calls;
+}
 
 // A loop that is created when it is first needed.
 struct Lazy {
@@ -65,15 +83,19 @@ CompletionLoop& CompletionLoop::next(unsigned home) {
   return *chosen.loop;
 }
 
+std::optional<CallQueue> CompletionLoop::take(unsigned home) {
+  LoopCalls& calls = loop_calls();
+  Gate::Pass pass = calls.gate.enter();
+  if (!pass) return std::nullopt;
+  return CallQueue{&next(home).queue_, calls.stop.get_token(), std::move(pass)};
+}
+
 void CompletionLoop::end_all() {
-  process_ends = true;
+  loop_calls().stop.request_stop();
+  loop_calls().gate.close(after(kCancelTime));
   for (Lazy& each : all_loops()) {
     if (CompletionLoop* loop = each.loop) loop->end();
   }
-}
-
-bool CompletionLoop::ended() {
-  return process_ends.load(std::memory_order_relaxed);
 }
 
 bool CompletionLoop::any() {
@@ -81,6 +103,10 @@ bool CompletionLoop::any() {
 }
 
 grpc::CompletionQueue& CompletionLoop::of_this_thread() {
+  if (is_gone) {
+    static thread_local auto* last = new grpc::CompletionQueue;
+    return *last;
+  }
   thread_local ThreadQueue queue;
   return queue.queue;
 }

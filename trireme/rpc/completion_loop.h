@@ -4,24 +4,23 @@
 #include <grpcpp/completion_queue.h>
 
 #include <future>
+#include <optional>
 #include <thread>
 
-#include "trireme/base/clock.h"
+#include "trireme/rpc/call_queue.h"
 #include "trireme/rpc/grpc_bridge.h"
 
 namespace trireme::internal {
 
-// A completion queue and the thread that polls it, for asynchronous calls. The threads end when the
-// process does, before static objects are destroyed: an answer that comes later has no effect.
+// A completion queue and the thread that polls it, for asynchronous calls. When the process ends,
+// the calls in flight are cancelled, and the threads end before static objects are destroyed.
 class CompletionLoop {
  public:
-  // Returns a loop for a call. The process shares a few loops among all channels. Channels with
-  // different homes start at different loops. Thread-safe.
-  static CompletionLoop& next(unsigned home = 0);
-  // Returns true once next() has created a loop.
+  // Returns the queue of a loop for a call; nullopt once the process ends. The process shares a few
+  // loops among all channels. Channels with different homes start at different loops. Thread-safe.
+  static std::optional<CallQueue> take(unsigned home);
+  // Returns true once take() has created a loop.
   static bool any();
-  // Returns true once the process ends. A call on a loop would then never be answered.
-  static bool ended();
   // Returns the calling thread's own queue, which it polls itself, for calls that block.
   static grpc::CompletionQueue& of_this_thread();
   // Blocks for one event of the queue and dispatches it. The calls on the queue have deadlines, so
@@ -29,9 +28,9 @@ class CompletionLoop {
   static void run_one(grpc::CompletionQueue& queue);
 
   CompletionLoop();
-  grpc::CompletionQueue& queue() { return queue_; }
 
  private:
+  static CompletionLoop& next(unsigned home);
   static void end_all();
   void end();
   void on_end(bool) { ends_ = true; }

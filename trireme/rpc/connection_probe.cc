@@ -20,7 +20,7 @@
 #include "trireme/rpc/socket.h"
 
 // A probe makes up to two connections. On the first it only listens: a gRPC server without TLS
-// sends its HTTP/2 settings as soon as it has accepted, and many other programs send a greeting. If
+// sends its HTTP/2 settings soon after it has accepted, and many other programs send a greeting. If
 // nothing comes, a second connection sends a TLS client hello, to which a TLS server answers with a
 // handshake or an alert. Nothing is ever sent that a server could take for a request.
 namespace trireme::internal {
@@ -29,7 +29,7 @@ namespace {
 using std::chrono::milliseconds;
 
 // Time in which a server without TLS sends its first bytes.
-constexpr auto kFirstWord = milliseconds(200);
+constexpr auto kFirstWord = milliseconds(300);
 
 Found found_from_errno(int error) {
   switch (error) {

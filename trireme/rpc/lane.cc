@@ -16,6 +16,9 @@
 namespace trireme::internal {
 namespace {
 
+// Idle connections are checked after this time, so that a firewall in between does not forget them.
+constexpr int kIdleSeconds = 30, kIdleProbeSeconds = 5, kIdleProbes = 4;
+
 absl::Status lost(const std::string& why) {
   return make_status(ErrorCode::kUnavailable, absl::StrCat("the connection was lost: ", why));
 }
@@ -23,6 +26,7 @@ absl::Status lost(const std::string& why) {
 }  // namespace
 
 absl::StatusOr<size_t> Lane::send_some(const void* data, size_t size) {
+  if (size == 0) return 0;
   while (true) {
     const ssize_t sent = send(socket_.fd(), data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) return static_cast<size_t>(sent);
@@ -32,13 +36,22 @@ absl::StatusOr<size_t> Lane::send_some(const void* data, size_t size) {
 }
 
 absl::StatusOr<size_t> Lane::receive_some(void* data, size_t size) {
+  if (size == 0) return 0;  // recv() would say that nothing has come
   while (true) {
     const ssize_t got = recv(socket_.fd(), data, size, MSG_DONTWAIT);
-    if (got > 0 || size == 0) return static_cast<size_t>(got);
+    if (got > 0) return static_cast<size_t>(got);
     if (got == 0) return lost("the other side has closed it");
     if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
     if (errno != EINTR) return lost(std::strerror(errno));
   }
+}
+
+Lane::Lane(Socket socket) : socket_(std::move(socket)) {
+  set_socket_option(socket_, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_socket_option(socket_, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_socket_option(socket_, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
+  set_socket_option(socket_, IPPROTO_TCP, TCP_KEEPINTVL, kIdleProbeSeconds);
+  set_socket_option(socket_, IPPROTO_TCP, TCP_KEEPCNT, kIdleProbes);
 }
 
 std::string LaneTable::expect() {
@@ -92,13 +105,13 @@ absl::StatusOr<Lane> connect_lane(const std::string& address, const std::string&
   if (const int error = look_up(parsed.host, parsed.port, addresses); error != 0) {
     return lost(gai_strerror(error));
   }
-  int error = EADDRNOTAVAIL;
-  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
+  int error = EADDRNOTAVAIL, left = 0;
+  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) ++left;
+  for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next, --left) {
     Socket socket(::socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    error = connect_by(socket, *each, deadline);
+    // An address that does not answer leaves time for the others.
+    error = connect_by(socket, *each, after((deadline - Clock::real().now()) / left));
     if (error != 0) continue;
-    const int on = 1;
-    setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     Lane lane(std::move(socket));
     // The buffer of a new connection has room for these few bytes.
     const std::string preface = absl::StrCat(kLanePreface, token);

@@ -21,7 +21,7 @@ class Lane {
  public:
   // The socket is connected and does not block. Bytes that were sent still arrive after the lane is
   // destroyed.
-  explicit Lane(Socket socket) : socket_(std::move(socket)) {}
+  explicit Lane(Socket socket);
 
   // Returns the socket, to wait for it.
   const Socket& socket() const { return socket_; }
@@ -65,7 +65,8 @@ inline constexpr char kLanePreface[] = "\x01TRLANE\x01";
 inline constexpr size_t kLanePrefaceBytes = sizeof(kLanePreface) - 1;
 
 // Connects to the port of a server that expects a lane with this token. Blocks until the deadline
-// at most. The server may still close the connection if it does not know the token.
+// at most, unless looking up the name takes longer. The server may still close the connection if it
+// does not know the token.
 absl::StatusOr<Lane> connect_lane(const std::string& address, const std::string& token,
                                   Time deadline);
 

@@ -24,7 +24,7 @@ class LaneTest : public testing::Test {
       : listener_(value_or_throw(PortListener::bind({.address = "127.0.0.1:0",
                                                      .on_connection = [](Socket) {},
                                                      .lanes = table_,
-                                                     .handshake_time = seconds(20),
+                                                     .lane_time = seconds(20),
                                                      .silence_limit = seconds(20)}))) {
     listener_->start();
   }
@@ -70,6 +70,8 @@ TEST_F(LaneTest, ReportsThatNothingCanBeMoved) {
   Lane in = value_or_throw(table_->take(token, after(seconds(10))));
   char byte = 0;
   EXPECT_EQ(value_or_throw(in.receive_some(&byte, 1)), 0u);
+  EXPECT_EQ(value_or_throw(in.receive_some(&byte, 0)), 0u);
+  EXPECT_EQ(value_or_throw(out.send_some(&byte, 0)), 0u);
   const std::string data(1 << 20, 'x');
   size_t sent = 1;
   for (int i = 0; i < 1000 && sent > 0; ++i) {

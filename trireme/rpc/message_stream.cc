@@ -18,6 +18,15 @@ std::shared_ptr<MessageStream> MessageStream::open(const Target& target, const s
   return stream;
 }
 
+std::shared_ptr<MessageStream> MessageStream::ended(const Target& target, const std::string& method,
+                                                    const absl::Status& why) {
+  auto stream =
+      std::make_shared<MessageStream>(target, method, Prefix(), CallQueue(), std::stop_token());
+  MutexLock lock(stream->mutex_);
+  stream->ended_ = why;
+  return stream;
+}
+
 MessageStream::MessageStream(const Target& target, const std::string& method, const Prefix& prefix,
                              CallQueue queue, std::stop_token stop)
     : target_(target), method_(method), prefix_(prefix), queue_(std::move(queue)) {

@@ -33,6 +33,9 @@ class MessageStream : public std::enable_shared_from_this<MessageStream> {
   static std::shared_ptr<MessageStream> open(const Target& target, const std::string& method,
                                              const Prefix& prefix, CallQueue queue,
                                              std::stop_token stop);
+  // Returns a stream that has ended with an error.
+  static std::shared_ptr<MessageStream> ended(const Target& target, const std::string& method,
+                                              const absl::Status& why);
   MessageStream(const Target& target, const std::string& method, const Prefix& prefix,
                 CallQueue queue, std::stop_token stop);
 

@@ -2,7 +2,6 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
@@ -11,9 +10,11 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "trireme/base/executor.h"
 #include "trireme/base/status.h"
+#include "trireme/cluster/address.h"
 
 // A client of gRPC sends the first bytes of a connection: those of HTTP/2, or those of TLS. Only
 // a program that asks what is at the port may wait for the server's first bytes, so a connection
@@ -29,11 +30,8 @@ constexpr int kBacklog = 4096;
 constexpr Duration kSilentTime = milliseconds(100);
 // Time for which nothing is accepted if the process has no descriptors left.
 constexpr Duration kPause = milliseconds(100);
-
-template <typename T>
-void set_option(const Socket& socket, int level, int option, T value) {
-  setsockopt(socket.fd(), level, option, &value, sizeof(value));
-}
+// Attempts to find a port that is free at all addresses of a host.
+constexpr int kAttempts = 10;
 
 bool is_wildcard(const addrinfo& address) {
   if (address.ai_family == AF_INET) {
@@ -58,31 +56,57 @@ int port_of(const Socket& socket) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PortListener>> PortListener::bind(PortListenerOptions options) {
-  std::unique_ptr<PortListener> listener(new PortListener(std::move(options)));
-  const std::string& text = listener->options_.address;
+  const std::string& text = options.address;
   const size_t colon = text.rfind(':');
+  int port = -1;
+  if (colon == std::string::npos || !absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 0 ||
+      port > kMaxPort) {
+    return invalid_argument(absl::StrCat("'", text, "' is not an address host:port"));
+  }
   std::string host = text.substr(0, colon);
   if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
-  listener->port_ = std::atoi(text.c_str() + colon + 1);
+  std::unique_ptr<PortListener> listener(new PortListener(std::move(options)));
+  if (listener->wake_.fd() < 0) {
+    return make_status(ErrorCode::kResourceExhausted, std::strerror(errno));
+  }
+  absl::Status status;
+  // If the host has several addresses and the port is free, it may be taken at the second address.
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    listener->listeners_.clear();
+    listener->port_ = port;
+    status = listener->listen_on_host(host);
+    if (port != 0 || error_code(status) != ErrorCode::kAlreadyExists) break;
+  }
+  if (!status.ok()) return status;
+  return listener;
+}
+
+absl::Status PortListener::listen_on_host(const std::string& host) {
   SocketAddresses addresses(nullptr, &freeaddrinfo);
-  if (const int error = look_up(host, listener->port_, addresses); error != 0) {
+  if (const int error = look_up(host, port_, addresses); error != 0) {
     return make_status(ErrorCode::kNotFound, gai_strerror(error));
   }
   // A wildcard of either family stands for all addresses of both. Machines without IPv6 have those
   // of the other one only.
   if (is_wildcard(*addresses)) {
     SocketAddresses any(nullptr, &freeaddrinfo);
-    if (look_up("::", listener->port_, any) == 0 && listener->listen_on(*any).ok()) return listener;
+    if (look_up("::", port_, any) == 0) {
+      const absl::Status status = listen_on(*any);
+      if (status.ok() || error_code(status) == ErrorCode::kAlreadyExists) return status;
+    }
   }
-  absl::Status result = make_status(ErrorCode::kNotFound, "the host has no address");
+  absl::Status result;
+  std::vector<std::string> seen;  // Files of host names may name an address twice.
   for (addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
-    set_port(*each, listener->port_);  // further addresses of a name get the port of the first
-    const absl::Status status = listener->listen_on(*each);
+    set_port(*each, port_);  // further addresses of a name get the port of the first
+    std::string address(reinterpret_cast<const char*>(each->ai_addr), each->ai_addrlen);
+    if (std::ranges::find(seen, address) != seen.end()) continue;
+    const absl::Status status = listen_on(*each);
     if (error_code(status) == ErrorCode::kAlreadyExists) return status;
-    if (listener->listeners_.empty()) result = status;
+    if (!status.ok()) result.Update(status);
+    seen.push_back(std::move(address));
   }
-  if (listener->listeners_.empty()) return result;
-  return listener;
+  return listeners_.empty() ? result : absl::OkStatus();
 }
 
 PortListener::PortListener(PortListenerOptions options)
@@ -90,12 +114,13 @@ PortListener::PortListener(PortListenerOptions options)
 
 absl::Status PortListener::listen_on(const addrinfo& address) {
   Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (socket.fd() < 0) return make_status(ErrorCode::kFailedPrecondition, std::strerror(errno));
   // Lets a server start again at once. Two sockets cannot listen on one port all the same.
-  set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
+  set_socket_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
   if (address.ai_family == AF_INET6) {
-    set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, is_wildcard(address) ? 0 : 1);
+    set_socket_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, is_wildcard(address) ? 0 : 1);
   }
-  if (socket.fd() < 0 || ::bind(socket.fd(), address.ai_addr, address.ai_addrlen) != 0 ||
+  if (::bind(socket.fd(), address.ai_addr, address.ai_addrlen) != 0 ||
       listen(socket.fd(), kBacklog) != 0) {
     return make_status(
         errno == EADDRINUSE ? ErrorCode::kAlreadyExists : ErrorCode::kFailedPrecondition,
@@ -125,6 +150,7 @@ void PortListener::run() {
     const Time now = Clock::real().now();
     const bool paused = now < paused_until;
     Time limit = paused ? paused_until : Time::max();
+    waited_arrivals_ = arrivals_.size();
     waited.assign(1, {wake_.fd(), POLLIN, 0});
     for (const Socket& listener : listeners_) {
       waited.push_back({paused ? -1 : listener.fd(), POLLIN, 0});
@@ -140,7 +166,7 @@ void PortListener::run() {
         paused_until = Clock::real().now() + kPause;
       }
     }
-    sort_arrivals();
+    sort_arrivals(waited.data() + 1 + listeners_.size());
   }
 }
 
@@ -151,23 +177,23 @@ bool PortListener::accept_from(const Socket& listener) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
     }
-    set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-    set_option(
-        socket, IPPROTO_TCP, TCP_USER_TIMEOUT,
-        static_cast<int>(std::chrono::duration_cast<milliseconds>(options_.silence_limit).count()));
     arrivals_.push_back({std::move(socket), after(kSilentTime), ""});
   }
 }
 
-void PortListener::sort_arrivals() {
-  for (auto arrival = arrivals_.begin(); arrival != arrivals_.end();) {
-    const Verdict verdict = look_at(*arrival);
+void PortListener::sort_arrivals(const pollfd* waited) {
+  const Time now = Clock::real().now();
+  size_t left = waited_arrivals_;  // those that came since are looked at in the next round
+  for (auto arrival = arrivals_.begin(); left > 0; --left, ++waited) {
+    const Verdict verdict = waited->revents != 0 || now >= arrival->limit
+                                ? look_at(*arrival, now >= arrival->limit)
+                                : Verdict::kUnknown;
     if (verdict == Verdict::kUnknown) {
       ++arrival;
       continue;
     }
-    if (verdict == Verdict::kOther) options_.on_connection(std::move(arrival->socket));
-    if (verdict == Verdict::kLane && options_.lanes != nullptr) {
+    if (verdict == Verdict::kOther) pass_on(std::move(arrival->socket));
+    if (verdict == Verdict::kLane) {
       options_.lanes->deliver(arrival->bytes.substr(kLanePrefaceBytes),
                               Lane(std::move(arrival->socket)));
     }
@@ -175,9 +201,16 @@ void PortListener::sort_arrivals() {
   }
 }
 
-PortListener::Verdict PortListener::look_at(Arrival& arrival) const {
+void PortListener::pass_on(Socket socket) {
+  // As gRPC does with the connections that it accepts.
+  set_socket_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  const auto limit = std::chrono::duration_cast<milliseconds>(options_.silence_limit);
+  set_socket_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit.count()));
+  options_.on_connection(std::move(socket));
+}
+
+PortListener::Verdict PortListener::look_at(Arrival& arrival, bool late) const {
   constexpr size_t kAll = kLanePrefaceBytes + LaneTable::kTokenBytes;
-  const bool late = Clock::real().now() >= arrival.limit;
   const int fd = arrival.socket.fd();
   if (arrival.bytes.empty()) {
     char first;
@@ -188,7 +221,9 @@ PortListener::Verdict PortListener::look_at(Arrival& arrival) const {
     }
     if (got == 0) return Verdict::kBroken;
     if (first != kLanePreface[0]) return Verdict::kOther;
-    arrival.limit = after(options_.handshake_time);
+    if (options_.lanes == nullptr) return Verdict::kBroken;
+    arrival.limit = after(options_.lane_time);
+    late = false;
   }
   char bytes[kAll];
   const ssize_t got = recv(fd, bytes, kAll - arrival.bytes.size(), MSG_DONTWAIT);

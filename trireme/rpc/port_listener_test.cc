@@ -29,7 +29,7 @@ class PortListenerTest : public testing::Test {
                                                          changed_.notify_all();
                                                        },
                                                    .lanes = table_,
-                                                   .handshake_time = milliseconds(300),
+                                                   .lane_time = milliseconds(300),
                                                    .silence_limit = seconds(20)}));
     listener_->start();
   }
@@ -118,6 +118,23 @@ TEST_F(PortListenerTest, RefusesAPortOnWhichAnotherListens) {
   const auto second =
       PortListener::bind({.address = absl::StrCat("127.0.0.1:", listener_->port())});
   EXPECT_EQ(error_code(second.status()), ErrorCode::kAlreadyExists);
+}
+
+TEST_F(PortListenerTest, RefusesWhatIsNoAddress) {
+  for (const char* address : {"localhost", "127.0.0.1:70000", "127.0.0.1:", "127.0.0.1:x", ""}) {
+    EXPECT_EQ(error_code(PortListener::bind({.address = address}).status()),
+              ErrorCode::kInvalidArgument)
+        << address;
+  }
+}
+
+TEST_F(PortListenerTest, ClosesLanesIfThereIsNoTable) {
+  const std::shared_ptr<LaneTable> none;
+  auto listener = value_or_throw(PortListener::bind(
+      {.address = "127.0.0.1:0", .on_connection = [](Socket) {}, .lanes = none}));
+  listener_ = std::move(listener);
+  listener_->start();
+  EXPECT_EQ(read(connect(std::string(kLanePreface, 1))), "");
 }
 
 TEST_F(PortListenerTest, FreesThePortWhenItIsDestroyed) {

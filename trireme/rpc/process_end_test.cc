@@ -1,8 +1,12 @@
 // The threads of the library end before static objects are destroyed, so that what arrives while
 // the process ends cannot use them.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -53,7 +57,7 @@ struct AtDestruction {
 };
 
 // Ends the process while a call is in flight that is answered when static objects are destroyed.
-// Returns the code kCalledBack if the callback of the call still runs.
+// The call must be cancelled before. Returns the code kCalledBack if its answer still arrives.
 void end_with_a_call_in_flight() {
   static AtDestruction destruction;
   auto* holder = new Holder;
@@ -63,10 +67,21 @@ void end_with_a_call_in_flight() {
                                                  std::move(services)))
                      .release();
   auto* channel = new Channel({.address = server->address()});
+  auto* answered = new std::atomic<bool>(false);
   channel->call("/test.Test/Hold", Message(), {.deadline = after(seconds(20))},
-                [](const Response&) { std::_Exit(kCalledBack); });
+                [answered](const Response& response) {
+                  if (error_code(response.status()) != ErrorCode::kCancelled) {
+                    std::_Exit(kCalledBack);
+                  }
+                  *answered = true;
+                });
   holder->wait();
-  destruction.run = [holder, channel] {
+  // The queue of this thread, which static objects cannot use any more.
+  if (!channel->call("/test.Test/Ping", Message(), {.deadline = after(seconds(5))}).ok()) {
+    std::_Exit(8);
+  }
+  destruction.run = [holder, channel, answered] {
+    if (!*answered) std::_Exit(10);
     holder->answer();
     // Both answers come on one connection, and the second is received by this thread.
     for (int i = 0; i < 20; ++i) {
@@ -107,6 +122,37 @@ void call_when_static_objects_are_destroyed() {
 TEST(ProcessEndDeathTest, LaterCallsFailAtOnce) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(call_when_static_objects_are_destroyed(), testing::ExitedWithCode(0), "");
+}
+
+// What waits for a time must not keep whoever waits for it from ending.
+void end_before_a_time() {
+  static bool ran = false;
+  static AtDestruction destruction{[] { std::_Exit(ran ? 0 : 9); }};
+  run_at(after(seconds(1000)), [] { ran = true; });
+  std::exit(1);
+}
+
+TEST(ProcessEndDeathTest, RunsWhatWaitsForATime) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(end_before_a_time(), testing::ExitedWithCode(0), "");
+}
+
+// A child has no threads that could end.
+void end_in_a_child() {
+  std::promise<void> ran;
+  run_at(after(Duration(0)), [&ran] { ran.set_value(); });
+  ran.get_future().wait();
+  const Time begin = Clock::real().now();
+  const pid_t child = fork();
+  if (child == 0) std::exit(0);
+  int status = 0;
+  waitpid(child, &status, 0);
+  std::_Exit(Clock::real().now() - begin < seconds(1) ? WEXITSTATUS(status) : 9);
+}
+
+TEST(ProcessEndDeathTest, AChildEndsAtOnce) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(end_in_a_child(), testing::ExitedWithCode(0), "");
 }
 
 // The end of an object that a callback held is work that must not be lost.

@@ -36,8 +36,8 @@
 //
 // 1. The gate `serving` closes: new calls are rejected, and the calls in flight may end until the
 //    deadline.
-// 2. The port is closed, and gRPC's server shuts down. That cancels the calls that are left and
-// ends the pending accepts.
+// 2. The port is closed, and gRPC's server shuts down. That cancels the calls that are
+//    left and ends the pending accepts.
 // 3. The gate `alive` closes, and waits until the last IncomingCall is gone. A handler that does
 //    not react to its stop token delays the stop here, and the log says so.
 // 4. Calls of our own that end on the server's queues are cancelled (ServingQueues). The threads
@@ -122,7 +122,6 @@ std::string host_of(const std::string& address) {
 }
 
 // Returns why this machine can never listen on the address, or "" if the address is merely taken.
-// gRPC does not give the reason, so this binds a socket of our own and looks at the error.
 std::string permanent_bind_error(const std::string& address) {
   std::string host = host_of(address);
   if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
@@ -157,8 +156,14 @@ absl::Status check_own_address(const RpcServerOptions& options) {
 
 // Returns the error for an address that could not be bound. If a Trireme server holds the address,
 // the error names its task, found by a hello.
-absl::Status taken(const RpcServerOptions& options) {
+absl::Status cannot_listen(const RpcServerOptions& options, const absl::Status& why) {
   TRIREME_RETURN_IF_ERROR(check_own_address(options));
+  if (error_code(why) != ErrorCode::kAlreadyExists) {
+    return make_status(error_code(why),
+                       absl::StrCat(options.task, " cannot listen on ", options.address, ": ",
+                                    std::string(why.message())),
+                       {options.task, ""});
+  }
   std::string holder = "another process, which is not a Trireme server";
   Channel channel({.address = options.address, .credentials = options.credentials});
   if (const auto hello = channel.hello(after(kAskHolder)); hello.ok()) {
@@ -210,9 +215,8 @@ class RpcServer::Impl {
         {.address = options.address,
          .on_connection = [this](internal::Socket socket) { serve(std::move(socket)); },
          .lanes = options.lanes,
-         .handshake_time = options.limits.handshake_time,
          .silence_limit = options.limits.ping_timeout});
-    if (!listener.ok()) return taken(options);
+    if (!listener.ok()) return cannot_listen(options, listener.status());
     listener_ = *std::move(listener);
     grpc::ServerBuilder builder;
     using Connections = grpc::ServerBuilder::experimental_type::ExternalConnectionType;

@@ -14,6 +14,10 @@ Socket::~Socket() {
   if (fd_ >= 0) close(fd_);
 }
 
+void set_socket_option(const Socket& socket, int level, int option, int value) {
+  setsockopt(socket.fd(), level, option, &value, sizeof(value));
+}
+
 int poll_time(Time limit) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(limit - Clock::real().now());
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
@@ -21,11 +25,12 @@ int poll_time(Time limit) {
 
 bool wait_for(const Socket& socket, short events, Time limit) {
   pollfd waited = {socket.fd(), events, 0};
-  int ready;
-  do {
-    ready = poll(&waited, 1, poll_time(limit));
-  } while (ready < 0 && errno == EINTR);
-  return ready == 1;
+  while (true) {
+    const int ready = poll(&waited, 1, poll_time(limit));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return false;
+    if (ready == 0 && Clock::real().now() >= limit) return false;
+  }
 }
 
 int connect_by(const Socket& socket, const addrinfo& address, Time limit) {

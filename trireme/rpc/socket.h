@@ -32,6 +32,9 @@ class Socket {
   int fd_ = -1;
 };
 
+// Sets an option of setsockopt().
+void set_socket_option(const Socket& socket, int level, int option, int value);
+
 // Returns the milliseconds until the limit, as poll() takes them: at most a minute, 0 once the
 // limit has passed.
 int poll_time(Time limit);

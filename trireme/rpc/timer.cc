@@ -1,15 +1,14 @@
 #include "trireme/rpc/timer.h"
 
-#include <cstdlib>
 #include <future>
 #include <map>
+#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "trireme/base/mutex.h"
 #include "trireme/rpc/blocking_work.h"
-#include "trireme/rpc/call_and_wait.h"
-#include "trireme/rpc/completion_loop.h"
+#include "trireme/rpc/process_end.h"
 
 namespace trireme::internal {
 namespace {
@@ -30,12 +29,13 @@ class TimerThread {
 
   void add(Time time, Work work) {
     MutexLock lock(mutex_);
+    if (ends_) return;
     const bool first = queue_.empty() || time < queue_.begin()->first;
     queue_.emplace(time, std::move(work));
     if (first) changed_.notify_one();
   }
 
-  // Ends the thread. Work that is not due yet is not run.
+  // Runs all work at once, and ends the thread.
   void end() {
     if (thread_.get_id() == std::this_thread::get_id()) return;  // work ends the process
     {
@@ -56,7 +56,7 @@ class TimerThread {
           queue_.empty() ? changed_.wait(mutex_)
                          : (void)changed_.wait_until(mutex_, queue_.begin()->first);
         }
-        if (ends_) return ended_.set_value();
+        if (queue_.empty()) return ended_.set_value();
         work = std::move(queue_.begin()->second);
         queue_.erase(queue_.begin());
       }
@@ -72,14 +72,14 @@ class TimerThread {
   std::thread thread_;  // declared last, because it uses the other members
 };
 
-// Returns the thread of the process. It ends with the process, as those of CompletionLoop do, and
-// is never destroyed.
+// Returns the thread of the process. It is never destroyed.
 TimerThread& timer() {
-  static auto* timer = [] {
-    static auto* made = new TimerThread;
-    std::atexit([] { made->end(); });
-    return made;
-  }();
+  static TimerThread* timer = nullptr;
+  static std::once_flag once;
+  std::call_once(once, [] {
+    timer = new TimerThread;
+    at_process_end(EndStep::kTimers, [] { timer->end(); });
+  });
   return *timer;
 }
 
@@ -90,8 +90,7 @@ void run_at(Time time, Work work) {
 }
 
 void block_until(Time time) {
-  if (CompletionLoop::ended()) return std::this_thread::sleep_until(time);
-  call_and_wait<bool>([time](auto done) { run_at(time, [done] { done(true); }); });
+  std::this_thread::sleep_until(time);
 }
 
 }  // namespace trireme::internal
