@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "trireme/base/file_descriptor.h"
 #include "trireme/base/status.h"
 
 namespace trireme {
@@ -58,27 +59,6 @@ absl::Status file_error(const char* verb, const std::string& path, int error) {
                    full ? "; free space there, or use a folder on another file system" : ""));
 }
 
-// A file descriptor that is closed at the end.
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() { close_now(); }
-  Descriptor(const Descriptor&) = delete;
-
-  int number() const { return number_; }
-  bool valid() const { return number_ >= 0; }
-  // Closes it and returns errno, or 0.
-  int close_now() {
-    if (number_ < 0) return 0;
-    const int result = ::close(number_);
-    number_ = -1;
-    return result == 0 ? 0 : errno;
-  }
-
- private:
-  int number_;
-};
-
 // Opens the file of a descriptor again with O_DIRECT. Returns -1 where that is not supported. Going
 // through /proc opens the same file, even if the path now belongs to another one.
 int open_direct(int number, int mode) {
@@ -108,7 +88,7 @@ class LocalFile {
     while (bytes > 0) {
       const bool direct = is_direct(offset, data, bytes);
       const ssize_t done =
-          transfer((direct ? direct_ : plain_).number(), data, bytes, static_cast<off_t>(offset));
+          transfer((direct ? direct_ : plain_).get(), data, bytes, static_cast<off_t>(offset));
       if (done < 0 && errno == EINTR) continue;
       if (done < 0 && errno == EINVAL && direct) {
         use_direct_.store(false, std::memory_order_relaxed);  // It needs larger blocks.
@@ -134,8 +114,8 @@ class LocalFile {
   }
 
   const std::string path_;
-  Descriptor plain_;
-  Descriptor direct_;
+  FileDescriptor plain_;
+  FileDescriptor direct_;
 
  private:
   std::atomic<bool> use_direct_;
@@ -152,14 +132,14 @@ class LocalOutputFile final : public OutputFile, LocalFile {
     // Only the thread that crosses the limit waits for the device.
     if (unsynced_.fetch_add(bytes) + bytes < kMostUnsynced) return absl::OkStatus();
     unsynced_ = 0;
-    return fdatasync(plain_.number()) == 0 ? absl::OkStatus() : file_error("sync", path_, errno);
+    return fdatasync(plain_.get()) == 0 ? absl::OkStatus() : file_error("sync", path_, errno);
   }
 
   absl::Status finish(uint64_t bytes) override {
-    if (ftruncate(plain_.number(), static_cast<off_t>(bytes)) != 0) {
+    if (ftruncate(plain_.get(), static_cast<off_t>(bytes)) != 0) {
       return file_error("set the length of", path_, errno);
     }
-    if (fsync(plain_.number()) != 0) return file_error("sync", path_, errno);
+    if (fsync(plain_.get()) != 0) return file_error("sync", path_, errno);
     direct_.close_now();
     if (const int error = plain_.close_now()) return file_error("close", path_, error);
     return absl::OkStatus();
@@ -211,10 +191,10 @@ class LocalFiles final : public Files {
   }
 
   absl::Status sync_directory(const std::string& path) override {
-    const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const FileDescriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!folder.valid()) return file_error("open the folder", path, errno);
     // Some shared file systems make names durable at once, and reject fsync of a folder.
-    if (fsync(folder.number()) == 0 || errno == EINVAL || errno == ENOTSUP) {
+    if (fsync(folder.get()) == 0 || errno == EINVAL || errno == ENOTSUP) {
       return absl::OkStatus();
     }
     return file_error("sync the folder", path, errno);

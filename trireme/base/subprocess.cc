@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "trireme/base/executor.h"
+#include "trireme/base/file_descriptor.h"
 #include "trireme/base/mutex.h"
 #include "trireme/base/status.h"
 
@@ -48,35 +49,13 @@ constexpr size_t kMaxLine = 64 << 10;
 
 namespace internal {
 
-// Fd and LineReader are fields of Subprocess::Impl, which has external linkage, so they cannot be
-// in the anonymous namespace.
-
-// Owns a file descriptor and closes it.
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Fd() { reset(); }
-
-  int get() const { return fd_; }
-  void reset() {
-    if (fd_ >= 0) close(fd_);
-    fd_ = -1;
-  }
-
- private:
-  int fd_ = -1;
-};
+// LineReader is a field of Subprocess::Impl, which has external linkage, so it cannot be in the
+// anonymous namespace.
 
 // Splits the bytes that arrive on a pipe into lines. Its descriptor is -1 after finish().
 class LineReader {
  public:
-  LineReader(Fd fd, SubprocessOptions::OnLine on_line)
+  LineReader(FileDescriptor fd, SubprocessOptions::OnLine on_line)
       : fd_(std::move(fd)), on_line_(std::move(on_line)) {}
 
   int fd() const { return fd_.get(); }
@@ -95,32 +74,31 @@ class LineReader {
   // Delivers an incomplete last line and closes the pipe.
   void finish() {
     if (!line_.empty()) deliver_line();
-    fd_.reset();
+    fd_.close_now();
   }
 
  private:
   void deliver_line() { on_line_(std::exchange(line_, {})); }
 
-  Fd fd_;
+  FileDescriptor fd_;
   SubprocessOptions::OnLine on_line_;
   std::string line_;
 };
 
 }  // namespace internal
 
-using internal::Fd;
 using internal::LineReader;
 
 namespace {
 
 struct Pipe {
-  Fd read_end, write_end;
+  FileDescriptor read_end, write_end;
 
   bool open() {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) return false;
-    read_end = Fd(ends[0]);
-    write_end = Fd(ends[1]);
+    read_end = FileDescriptor(ends[0]);
+    write_end = FileDescriptor(ends[1]);
     return true;
   }
 };
@@ -230,12 +208,12 @@ class Subprocess::Impl {
     const std::vector<std::string> environment = make_environment(options.environment);
     const std::vector<char*> argv = pointers(options.argv), variables = pointers(environment);
     Pipe out, err, failure;
-    Fd null;
+    FileDescriptor null;
     if ((options.on_stdout && !out.open()) || (options.on_stderr && !err.open()) ||
         !failure.open()) {
       return cannot_run(options.argv[0], errno);
     }
-    if (options.null_stdin) null = Fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (options.null_stdin) null = FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
 
     pid_ = fork_child({.program = program.c_str(),
                        .directory = options.directory.empty() ? nullptr : options.directory.c_str(),
@@ -250,7 +228,7 @@ class Subprocess::Impl {
     if (pid_ < 0) return cannot_run(options.argv[0], -pid_);
     // Parent and child both set the group, so that it exists whichever of them runs first.
     if (options.own_group) setpgid(pid_, pid_);
-    failure.write_end.reset();
+    failure.write_end.close_now();
     int error = 0;
     ssize_t size;
     while ((size = read(failure.read_end.get(), &error, sizeof(error))) < 0 && errno == EINTR) {
@@ -260,7 +238,7 @@ class Subprocess::Impl {
       return cannot_run(options.argv[0], error);
     }
     // glibc 2.36 declares its wrapper without extern "C".
-    pidfd_ = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+    pidfd_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
     if (pidfd_.get() < 0) {
       const int reason = errno;
       kill(pid_, SIGKILL);
@@ -301,7 +279,7 @@ class Subprocess::Impl {
   }
 
  private:
-  void add_reader(Fd fd, SubprocessOptions::OnLine on_line) {
+  void add_reader(FileDescriptor fd, SubprocessOptions::OnLine on_line) {
     fcntl(fd.get(), F_SETFL, O_NONBLOCK);
     readers_.emplace_back(std::move(fd), std::move(on_line));
   }
@@ -349,7 +327,7 @@ class Subprocess::Impl {
   }
 
   pid_t pid_ = -1;
-  Fd pidfd_;
+  FileDescriptor pidfd_;
   bool own_group_ = false;
   std::function<void(const ExitStatus&)> on_exit_;
   std::vector<LineReader> readers_;  // Used by the watcher thread only, once it runs.

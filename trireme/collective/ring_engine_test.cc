@@ -87,18 +87,23 @@ class RingLanesTest : public testing::Test {
             }};
   }
 
+  // Reduces a large tensor on three ranks.
+  static void expect_large_sum(EngineRanks& ranks) {
+    ranks.on_all([&](int rank) {
+      const at::Tensor tensor = at::full({1000003}, rank + 1.0f);
+      const absl::Status status =
+          ranks.run(rank, {.kind = CollectiveKind::kAllReduce, .input = tensor, .output = tensor});
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_TRUE(at::equal(tensor, at::full({1000003}, 6.0f)));
+    });
+  }
+
   std::shared_ptr<ServerGroups> servers_;
 };
 
 TEST_F(RingLanesTest, LargeTensorsDoNotTravelThroughGrpc) {
   EngineRanks ranks(subject(), 3);
-  ranks.on_all([&](int rank) {
-    const at::Tensor tensor = at::full({1000003}, rank + 1.0f);
-    const absl::Status status =
-        ranks.run(rank, {.kind = CollectiveKind::kAllReduce, .input = tensor, .output = tensor});
-    ASSERT_TRUE(status.ok()) << status;
-    EXPECT_TRUE(at::equal(tensor, at::full({1000003}, 6.0f)));
-  });
+  expect_large_sum(ranks);
   EXPECT_LT(bytes_in_calls(), 10000u);
 }
 
@@ -123,13 +128,7 @@ TEST_F(RingLanesTest, AllRanksUseGrpcIfOneCannotConnect) {
                       return make_ring_engine(*spoiled[group.rank()], deadline);
                     }),
                     3);
-  ranks.on_all([&](int rank) {
-    const at::Tensor tensor = at::full({1000003}, rank + 1.0f);
-    const absl::Status status =
-        ranks.run(rank, {.kind = CollectiveKind::kAllReduce, .input = tensor, .output = tensor});
-    ASSERT_TRUE(status.ok()) << status;
-    EXPECT_TRUE(at::equal(tensor, at::full({1000003}, 6.0f)));
-  });
+  expect_large_sum(ranks);
   EXPECT_GT(bytes_in_calls(), 1000000u);
 }
 

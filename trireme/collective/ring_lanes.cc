@@ -32,7 +32,7 @@ absl::StatusOr<RingLanes> connect(Group& group, const std::vector<std::string>& 
   auto from_left = group.lanes()->take(tokens[group.rank()].substr(1), deadline);
   if (!to_right.ok()) return to_right.status();
   if (!from_left.ok()) return from_left.status();
-  if (stopped->socket().fd() < 0) {
+  if (stopped->socket().get() < 0) {
     return make_status(ErrorCode::kResourceExhausted, "the process has no file descriptor left");
   }
   return RingLanes{*std::move(to_right), *std::move(from_left), std::move(stopped)};
@@ -53,7 +53,7 @@ absl::Status check_layouts(const Group& group, const std::vector<std::string>& t
 StopEvent::StopEvent(std::stop_token stop)
     : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), on_stop_(std::move(stop), [this] {
         const uint64_t one = 1;
-        [[maybe_unused]] const ssize_t written = write(event_.fd(), &one, sizeof(one));
+        [[maybe_unused]] const ssize_t written = write(event_.get(), &one, sizeof(one));
       }) {}
 
 absl::StatusOr<std::optional<RingLanes>> connect_ring_lanes(Group& group, Time deadline) {

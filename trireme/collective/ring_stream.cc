@@ -200,11 +200,12 @@ void RingStream::take_piece() {
 }
 
 absl::Status RingStream::wait() {
-  const int from_left = receiving_ < order_.size() ? lanes_.from_left.socket().fd() : -1;
-  const int to_right = can_send() ? lanes_.to_right.socket().fd() : -1;
+  const int from_left = receiving_ < order_.size() ? lanes_.from_left.socket().get() : -1;
+  const int to_right = can_send() ? lanes_.to_right.socket().get() : -1;
   while (true) {
-    pollfd waited[] = {
-        {lanes_.stopped->socket().fd(), POLLIN, 0}, {from_left, POLLIN, 0}, {to_right, POLLOUT, 0}};
+    pollfd waited[] = {{lanes_.stopped->socket().get(), POLLIN, 0},
+                       {from_left, POLLIN, 0},
+                       {to_right, POLLOUT, 0}};
     const Time limit = ring_.time_to_give_up(neighbours_);
     const int ready = poll(waited, std::size(waited), poll_time(limit));
     if (waited[0].revents != 0) return group_.failure();

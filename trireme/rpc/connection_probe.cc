@@ -54,7 +54,7 @@ std::string first_bytes(const Socket& socket, Time limit) {
   std::string bytes(16, '\0');
   size_t got = 0;
   while (got < bytes.size() && wait_for(socket, POLLIN, limit)) {
-    const ssize_t part = recv(socket.fd(), bytes.data() + got, bytes.size() - got, 0);
+    const ssize_t part = recv(socket.get(), bytes.data() + got, bytes.size() - got, 0);
     if (part <= 0) break;
     got += static_cast<size_t>(part);
   }
@@ -102,7 +102,7 @@ Probe probe_address(const addrinfo& address, Time limit) {
   const Socket socket(make_socket());
   if (auto failed = connect_to(socket, address, limit)) return *failed;
   const std::string hello = client_hello();
-  send(socket.fd(), hello.data(), hello.size(), MSG_NOSIGNAL);
+  send(socket.get(), hello.data(), hello.size(), MSG_NOSIGNAL);
   const std::string answer = first_bytes(socket, limit);
   if (is_tls(answer)) return {Found::kTls, ""};
   if (is_http2(answer)) return {Found::kPlain, ""};

@@ -28,7 +28,7 @@ absl::Status lost(const std::string& why) {
 absl::StatusOr<size_t> Lane::send_some(const void* data, size_t size) {
   if (size == 0) return 0;
   while (true) {
-    const ssize_t sent = send(socket_.fd(), data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = send(socket_.get(), data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) return static_cast<size_t>(sent);
     if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
     if (errno != EINTR) return lost(std::strerror(errno));
@@ -38,7 +38,7 @@ absl::StatusOr<size_t> Lane::send_some(const void* data, size_t size) {
 absl::StatusOr<size_t> Lane::receive_some(void* data, size_t size) {
   if (size == 0) return 0;  // recv() would say that nothing has come
   while (true) {
-    const ssize_t got = recv(socket_.fd(), data, size, MSG_DONTWAIT);
+    const ssize_t got = recv(socket_.get(), data, size, MSG_DONTWAIT);
     if (got > 0) return static_cast<size_t>(got);
     if (got == 0) return lost("the other side has closed it");
     if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;

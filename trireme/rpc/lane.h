@@ -37,8 +37,8 @@ class Lane {
   Socket socket_;
 };
 
-// The lanes that a process expects. A token that cannot be guessed tells them apart: whoever gives
-// it away decides who may connect. Thread-safe.
+// The lanes that a process expects. A token that cannot be guessed tells them apart: only a
+// process that was given it can connect. Thread-safe.
 class LaneTable {
  public:
   static constexpr size_t kTokenBytes = 16;

@@ -1,4 +1,4 @@
-// A lane carries bytes between two processes, and only whoever has its token can make it.
+// A lane carries bytes between two processes, and only a process that has its token can make it.
 #include "trireme/rpc/lane.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ TEST_F(LaneTest, CarriesBytesInTheirOrder) {
       sent += value_or_throw(
           out.send_some(reinterpret_cast<const char*>(numbers.data()) + sent, bytes - sent));
     }
-    out = Lane(Socket());  // What was sent arrives all the same.
+    out = Lane(Socket());  // Bytes that were sent arrive all the same.
   });
   std::vector<uint32_t> received(numbers.size());
   for (size_t got = 0; got < bytes;) {

@@ -49,7 +49,7 @@ void set_port(addrinfo& address, int port) {
 int port_of(const Socket& socket) {
   sockaddr_storage address = {};
   socklen_t size = sizeof(address);
-  getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size);
+  getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size);
   return ntohs(reinterpret_cast<sockaddr_in*>(&address)->sin_port);
 }
 
@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<PortListener>> PortListener::bind(PortListenerOpt
   std::string host = text.substr(0, colon);
   if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
   std::unique_ptr<PortListener> listener(new PortListener(std::move(options)));
-  if (listener->wake_.fd() < 0) {
+  if (listener->wake_.get() < 0) {
     return make_status(ErrorCode::kResourceExhausted, std::strerror(errno));
   }
   absl::Status status;
@@ -114,14 +114,14 @@ PortListener::PortListener(PortListenerOptions options)
 
 absl::Status PortListener::listen_on(const addrinfo& address) {
   Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (socket.fd() < 0) return make_status(ErrorCode::kFailedPrecondition, std::strerror(errno));
+  if (socket.get() < 0) return make_status(ErrorCode::kFailedPrecondition, std::strerror(errno));
   // Lets a server start again at once. Two sockets cannot listen on one port all the same.
   set_socket_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
   if (address.ai_family == AF_INET6) {
     set_socket_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, is_wildcard(address) ? 0 : 1);
   }
-  if (::bind(socket.fd(), address.ai_addr, address.ai_addrlen) != 0 ||
-      listen(socket.fd(), kBacklog) != 0) {
+  if (::bind(socket.get(), address.ai_addr, address.ai_addrlen) != 0 ||
+      listen(socket.get(), kBacklog) != 0) {
     return make_status(
         errno == EADDRINUSE ? ErrorCode::kAlreadyExists : ErrorCode::kFailedPrecondition,
         std::strerror(errno));
@@ -134,7 +134,7 @@ absl::Status PortListener::listen_on(const addrinfo& address) {
 PortListener::~PortListener() {
   if (!thread_.joinable()) return;
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(wake_.fd(), &one, sizeof(one));
+  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
   thread_.join();
 }
 
@@ -151,12 +151,12 @@ void PortListener::run() {
     const bool paused = now < paused_until;
     Time limit = paused ? paused_until : Time::max();
     waited_arrivals_ = arrivals_.size();
-    waited.assign(1, {wake_.fd(), POLLIN, 0});
+    waited.assign(1, {wake_.get(), POLLIN, 0});
     for (const Socket& listener : listeners_) {
-      waited.push_back({paused ? -1 : listener.fd(), POLLIN, 0});
+      waited.push_back({paused ? -1 : listener.get(), POLLIN, 0});
     }
     for (const Arrival& arrival : arrivals_) {
-      waited.push_back({arrival.socket.fd(), POLLIN, 0});
+      waited.push_back({arrival.socket.get(), POLLIN, 0});
       limit = std::min(limit, arrival.limit);
     }
     poll(waited.data(), waited.size(), limit == Time::max() ? -1 : poll_time(limit));
@@ -172,8 +172,8 @@ void PortListener::run() {
 
 bool PortListener::accept_from(const Socket& listener) {
   while (true) {
-    Socket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (socket.fd() < 0) {
+    Socket socket(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket.get() < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
     }
@@ -211,7 +211,7 @@ void PortListener::pass_on(Socket socket) {
 
 PortListener::Verdict PortListener::look_at(Arrival& arrival, bool late) const {
   constexpr size_t kAll = kLanePrefaceBytes + LaneTable::kTokenBytes;
-  const int fd = arrival.socket.fd();
+  const int fd = arrival.socket.get();
   if (arrival.bytes.empty()) {
     char first;
     const ssize_t got = recv(fd, &first, 1, MSG_PEEK | MSG_DONTWAIT);

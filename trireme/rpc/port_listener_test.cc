@@ -40,7 +40,7 @@ class PortListenerTest : public testing::Test {
     EXPECT_EQ(look_up(host, listener_->port(), addresses), 0);
     Socket socket(::socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     EXPECT_EQ(connect_by(socket, *addresses, after(seconds(10))), 0);
-    EXPECT_EQ(send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+    EXPECT_EQ(send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
     return socket;
   }
@@ -61,7 +61,7 @@ class PortListenerTest : public testing::Test {
   static std::string read(const Socket& socket) {
     char bytes[64];
     if (!wait_for(socket, POLLIN, after(seconds(10)))) return "nothing";
-    const ssize_t got = recv(socket.fd(), bytes, sizeof(bytes), 0);
+    const ssize_t got = recv(socket.get(), bytes, sizeof(bytes), 0);
     return got > 0 ? std::string(bytes, static_cast<size_t>(got)) : "";
   }
 
@@ -72,13 +72,13 @@ class PortListenerTest : public testing::Test {
   std::unique_ptr<PortListener> listener_;  // destroyed first, since its thread uses the others
 };
 
-// The first bytes belong to whoever takes the connection over.
+// The first bytes belong to the server that takes the connection over.
 TEST_F(PortListenerTest, LeavesOtherConnectionsUnread) {
   listen();
   for (const char* first : {"PRI * HTTP/2.0", "\x16\x03\x01", "x"}) {
     const Socket client = connect(first);
     const Socket server = next_other();
-    ASSERT_GE(server.fd(), 0);
+    ASSERT_GE(server.get(), 0);
     EXPECT_EQ(read(server), first);
   }
 }
@@ -87,8 +87,8 @@ TEST_F(PortListenerTest, PassesOnAConnectionThatStaysSilent) {
   listen();
   const Socket client = connect("");
   const Socket server = next_other();
-  ASSERT_GE(server.fd(), 0);
-  EXPECT_EQ(send(server.fd(), "hello", 5, 0), 5);
+  ASSERT_GE(server.get(), 0);
+  EXPECT_EQ(send(server.get(), "hello", 5, 0), 5);
   EXPECT_EQ(read(client), "hello");
 }
 
@@ -107,8 +107,8 @@ TEST_F(PortListenerTest, TakesATokenThatComesInTwoParts) {
   const Socket client = connect(all.substr(0, 12));
   // Another connection that comes later is passed on, so the first part has been read.
   const Socket other = connect("PRI");
-  EXPECT_GE(next_other().fd(), 0);
-  EXPECT_EQ(send(client.fd(), all.data() + 12, all.size() - 12, 0),
+  EXPECT_GE(next_other().get(), 0);
+  EXPECT_EQ(send(client.get(), all.data() + 12, all.size() - 12, 0),
             static_cast<ssize_t>(all.size() - 12));
   EXPECT_TRUE(table_->take(token, after(seconds(10))).ok());
 }

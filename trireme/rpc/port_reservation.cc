@@ -21,7 +21,8 @@ absl::StatusOr<PortReservation> PortReservation::make() {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof(address);
   const int on = 1;
-  // A server can bind the same port only if both sockets have this option. PortListener sets it too.
+  // A server can bind the same port only if both sockets have this option. PortListener sets it
+  // too.
   if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
       bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
       getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {

@@ -48,6 +48,16 @@ class Holder final : public Service {
   std::optional<ServerCall> held_;
 };
 
+// Starts a server with the service, and returns a channel to it. Nothing of it is ever destroyed.
+Channel* channel_to(Holder* holder) {
+  std::vector<std::unique_ptr<Service>> services;
+  services.emplace_back(holder);
+  auto* server = value_or_throw(RpcServer::start({.address = "127.0.0.1:0", .task = "test"},
+                                                 std::move(services)))
+                     .release();
+  return new Channel({.address = server->address()});
+}
+
 // Runs a function when static objects are destroyed.
 struct AtDestruction {
   std::function<void()> run;
@@ -61,12 +71,7 @@ struct AtDestruction {
 void end_with_a_call_in_flight() {
   static AtDestruction destruction;
   auto* holder = new Holder;
-  std::vector<std::unique_ptr<Service>> services;
-  services.emplace_back(holder);
-  auto* server = value_or_throw(RpcServer::start({.address = "127.0.0.1:0", .task = "test"},
-                                                 std::move(services)))
-                     .release();
-  auto* channel = new Channel({.address = server->address()});
+  Channel* const channel = channel_to(holder);
   auto* answered = new std::atomic<bool>(false);
   channel->call("/test.Test/Hold", Message(), {.deadline = after(seconds(20))},
                 [answered](const Response& response) {
@@ -102,12 +107,7 @@ TEST(ProcessEndDeathTest, NoAnswerIsHandledOnceStaticObjectsAreDestroyed) {
 void call_when_static_objects_are_destroyed() {
   static AtDestruction destruction;
   auto* holder = new Holder;
-  std::vector<std::unique_ptr<Service>> services;
-  services.emplace_back(holder);
-  auto* server = value_or_throw(RpcServer::start({.address = "127.0.0.1:0", .task = "test"},
-                                                 std::move(services)))
-                     .release();
-  auto* channel = new Channel({.address = server->address()});
+  Channel* const channel = channel_to(holder);
   channel->call("/test.Test/Ping", Message(), {.deadline = after(seconds(20))},
                 [](const Response&) {});
   destruction.run = [channel] {
@@ -124,7 +124,7 @@ TEST(ProcessEndDeathTest, LaterCallsFailAtOnce) {
   EXPECT_EXIT(call_when_static_objects_are_destroyed(), testing::ExitedWithCode(0), "");
 }
 
-// What waits for a time must not keep whoever waits for it from ending.
+// Work that waits for a time must not keep a thread that waits for the work from ending.
 void end_before_a_time() {
   static bool ran = false;
   static AtDestruction destruction{[] { std::_Exit(ran ? 0 : 9); }};

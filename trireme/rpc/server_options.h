@@ -13,7 +13,7 @@ namespace trireme {
 namespace internal {
 class LaneTable;      // rpc/lane.h
 class ServingQueues;  // rpc/call_queue.h
-}
+}  // namespace internal
 
 // Options of an RpcServer.
 struct RpcServerOptions {

@@ -23,6 +23,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "trireme/base/file_descriptor.h"
 #include "trireme/base/machine.h"
 #include "trireme/base/status.h"
 
@@ -75,21 +76,6 @@ std::optional<SegmentHandle> parse_segment_handle(const std::string& text) {
 uint64_t segment_file_bytes(uint64_t bytes) {
   return kHeaderBytes + (bytes + kHeaderBytes - 1) / kHeaderBytes * kHeaderBytes;
 }
-
-class OpenedFile {
- public:
-  explicit OpenedFile(int fd) : fd_(fd) {}
-  ~OpenedFile() {
-    if (fd_ >= 0) close(fd_);
-  }
-  OpenedFile(const OpenedFile&) = delete;
-
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 // Returns the word by which the owner of a segment says that it has closed it.
 std::atomic_ref<uint64_t> closed_word(std::byte* data) {
@@ -244,7 +230,7 @@ absl::StatusOr<std::shared_ptr<SharedSegment>> SharedSegment::create(uint64_t by
     return make_status(ErrorCode::kUnavailable,
                        "shared memory cannot be used: /proc is not mounted");
   }
-  OpenedFile file(memfd_create(kMemfdName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  FileDescriptor file(memfd_create(kMemfdName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (file.get() < 0) return no_segment_memory(bytes, std::strerror(errno));
   handle.fd = file.get();
   TRIREME_RETURN_IF_ERROR(reserve_segment(file.get(), bytes));
@@ -278,7 +264,7 @@ absl::StatusOr<std::shared_ptr<SharedSegment>> SharedSegment::open(const std::st
         absl::StrCat("it has ", parsed->bytes, " bytes, and the limit is ", most_bytes));
   }
   TRIREME_ASSIGN_OR_RETURN(const int fd, open_segment_file(*parsed));
-  const OpenedFile file(fd);
+  const FileDescriptor file(fd);
   TRIREME_RETURN_IF_ERROR(check_segment_file(fd, *parsed));
   std::byte* const mapping = map_segment(fd, parsed->bytes);
   if (mapping == nullptr) return segment_system_error(*parsed, "mmap");

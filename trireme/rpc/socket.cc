@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,12 +9,8 @@
 
 namespace trireme::internal {
 
-Socket::~Socket() {
-  if (fd_ >= 0) close(fd_);
-}
-
 void set_socket_option(const Socket& socket, int level, int option, int value) {
-  setsockopt(socket.fd(), level, option, &value, sizeof(value));
+  setsockopt(socket.get(), level, option, &value, sizeof(value));
 }
 
 int poll_time(Time limit) {
@@ -24,7 +19,7 @@ int poll_time(Time limit) {
 }
 
 bool wait_for(const Socket& socket, short events, Time limit) {
-  pollfd waited = {socket.fd(), events, 0};
+  pollfd waited = {socket.get(), events, 0};
   while (true) {
     const int ready = poll(&waited, 1, poll_time(limit));
     if (ready > 0) return true;
@@ -34,13 +29,13 @@ bool wait_for(const Socket& socket, short events, Time limit) {
 }
 
 int connect_by(const Socket& socket, const addrinfo& address, Time limit) {
-  if (socket.fd() < 0) return errno;
-  if (connect(socket.fd(), address.ai_addr, address.ai_addrlen) == 0) return 0;
+  if (socket.get() < 0) return errno;
+  if (connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
   if (!wait_for(socket, POLLOUT, limit)) return ETIMEDOUT;
   int error = 0;
   socklen_t size = sizeof(error);
-  getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
+  getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   return error;
 }
 

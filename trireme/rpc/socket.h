@@ -4,33 +4,14 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "trireme/base/clock.h"
+#include "trireme/base/file_descriptor.h"
 
-// What Trireme needs of sockets beside gRPC's.
+// Sockets that are not gRPC's.
 namespace trireme::internal {
 
-// Owns a file descriptor, or none.
-class Socket {
- public:
-  Socket() = default;
-  explicit Socket(int fd) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Socket();
-
-  // Returns the descriptor; -1 if there is none.
-  int fd() const { return fd_; }
-  // Returns the descriptor, which the caller then owns.
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_ = -1;
-};
+using Socket = FileDescriptor;
 
 // Sets an option of setsockopt().
 void set_socket_option(const Socket& socket, int level, int option, int value);
