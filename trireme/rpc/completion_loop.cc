@@ -36,10 +36,8 @@ struct ThreadQueue {
 
 std::atomic<bool> any_loop = false;
 
-// Time within which cancelled calls are answered when the process ends, and then a thread ends. A
-// handler that takes longer is left alone.
+// Time within which cancelled calls are answered when the process ends.
 constexpr auto kCancelTime = std::chrono::seconds(1);
-constexpr auto kEndTime = std::chrono::seconds(2);
 
 // The calls on all loops.
 struct LoopCalls {
@@ -76,9 +74,7 @@ CompletionLoop& CompletionLoop::next(unsigned home) {
   Lazy& chosen = loops[(home + offset) % loops.size()];
   std::call_once(chosen.once, [&] {
     chosen.loop = new CompletionLoop;
-    // Objects that are static and exist by now, those of LibTorch and gRPC among them, are
-    // destroyed after the function has run.
-    if (!any_loop.exchange(true)) std::atexit(end_all);
+    if (!any_loop.exchange(true)) at_process_end(EndStep::kCalls, end_all);
   });
   return *chosen.loop;
 }
@@ -124,13 +120,12 @@ CompletionLoop::CompletionLoop()
         void* tag = nullptr;
         bool ok = false;
         while (!ends_ && queue_.Next(&tag, &ok)) Tag::dispatch(tag, ok);
-        ended_.set_value();
       }) {}
 
 void CompletionLoop::end() {
   if (thread_.get_id() == std::this_thread::get_id()) return;  // a handler ends the process
   alarm_.Set(&queue_, to_timespec(Clock::real().now()), end_tag_.start());
-  ended_.get_future().wait_for(kEndTime);
+  await_thread_end(thread_);
 }
 
 }  // namespace trireme::internal

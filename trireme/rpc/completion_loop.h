@@ -3,7 +3,6 @@
 #include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
 
-#include <future>
 #include <optional>
 #include <thread>
 
@@ -38,9 +37,8 @@ class CompletionLoop {
   grpc::CompletionQueue queue_;
   grpc::Alarm alarm_;  // comes when the thread must end
   MemberTag<CompletionLoop, &CompletionLoop::on_end> end_tag_{this};
-  bool ends_ = false;         // used by the thread only
-  std::promise<void> ended_;  // set by the thread when it ends
-  std::thread thread_;        // declared last, because it uses the other members
+  bool ends_ = false;   // used by the thread only
+  std::thread thread_;  // declared last, because it uses the other members
 };
 
 }  // namespace trireme::internal

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <thread>
+
 namespace trireme::internal {
 
 // The threads that serve a whole process end with it, in these steps.
@@ -13,5 +15,9 @@ enum class EndStep {
 // Whatever ran later, LibTorch's and gRPC's static objects could be gone. `end` must not block for
 // long. One function is kept for each step. A child of fork(), which has no such thread, runs none.
 void at_process_end(EndStep step, void (*end)());
+
+// Blocks until the thread, which was told to end, has ended, but for two seconds at most. Nothing
+// else may join the thread, and its object must never be destroyed.
+void await_thread_end(std::thread& thread);
 
 }  // namespace trireme::internal

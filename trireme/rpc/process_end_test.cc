@@ -1,6 +1,7 @@
 // The threads of the library end before static objects are destroyed, so that what arrives while
 // the process ends cannot use them.
 #include <gtest/gtest.h>
+#include <openssl/ssl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include "trireme/base/status.h"
 #include "trireme/rpc/blocking_work.h"
 #include "trireme/rpc/channel.h"
+#include "trireme/rpc/process_end.h"
 #include "trireme/rpc/server.h"
 #include "trireme/rpc/timer.h"
 
@@ -48,14 +50,17 @@ class Holder final : public Service {
   std::optional<ServerCall> held_;
 };
 
-// Starts a server with the service, and returns a channel to it. Nothing of it is ever destroyed.
+// Starts a server with the service, and returns a channel to it. To be called once in a process.
+// Nothing of it is ever destroyed.
 Channel* channel_to(Holder* holder) {
   std::vector<std::unique_ptr<Service>> services;
   services.emplace_back(holder);
-  auto* server = value_or_throw(RpcServer::start({.address = "127.0.0.1:0", .task = "test"},
-                                                 std::move(services)))
-                     .release();
-  return new Channel({.address = server->address()});
+  static auto* const server =
+      value_or_throw(
+          RpcServer::start({.address = "127.0.0.1:0", .task = "test"}, std::move(services)))
+          .release();
+  static auto* const channel = new Channel({.address = server->address()});
+  return channel;
 }
 
 // Runs a function when static objects are destroyed.
@@ -135,6 +140,18 @@ void end_before_a_time() {
 TEST(ProcessEndDeathTest, RunsWhatWaitsForATime) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(end_before_a_time(), testing::ExitedWithCode(0), "");
+}
+
+// Connections are still encrypted while the process ends.
+void use_openssl_at_the_end() {
+  at_process_end(EndStep::kWork, [] { std::_Exit(OPENSSL_init_ssl(0, nullptr) == 1 ? 0 : 9); });
+  OPENSSL_init_ssl(0, nullptr);
+  std::exit(1);
+}
+
+TEST(ProcessEndDeathTest, EndsBeforeOpenSsl) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(use_openssl_at_the_end(), testing::ExitedWithCode(0), "");
 }
 
 // A child has no threads that could end.

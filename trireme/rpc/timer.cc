@@ -1,6 +1,5 @@
 #include "trireme/rpc/timer.h"
 
-#include <future>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -12,9 +11,6 @@
 
 namespace trireme::internal {
 namespace {
-
-// Time within which the thread ends when the process does. Work that takes longer is left alone.
-constexpr auto kEndTime = std::chrono::seconds(2);
 
 // Runs work at given times, on one thread. gRPC's alarms are not used: they need a completion queue
 // that some thread polls, and each polling thread delays what arrives for the others.
@@ -43,7 +39,7 @@ class TimerThread {
       ends_ = true;
       changed_.notify_one();
     }
-    ended_.get_future().wait_for(kEndTime);
+    await_thread_end(thread_);
   }
 
  private:
@@ -56,7 +52,7 @@ class TimerThread {
           queue_.empty() ? changed_.wait(mutex_)
                          : (void)changed_.wait_until(mutex_, queue_.begin()->first);
         }
-        if (queue_.empty()) return ended_.set_value();
+        if (queue_.empty()) return;
         work = std::move(queue_.begin()->second);
         queue_.erase(queue_.begin());
       }
@@ -68,7 +64,6 @@ class TimerThread {
   CondVar changed_;
   bool ends_ ABSL_GUARDED_BY(mutex_) = false;
   std::multimap<Time, Work> queue_ ABSL_GUARDED_BY(mutex_);
-  std::promise<void> ended_;
   std::thread thread_;  // declared last, because it uses the other members
 };
 
