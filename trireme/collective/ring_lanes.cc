@@ -1,8 +1,5 @@
 #include "trireme/collective/ring_lanes.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -51,10 +48,7 @@ absl::Status check_layouts(const Group& group, const std::vector<std::string>& t
 }  // namespace
 
 StopEvent::StopEvent(std::stop_token stop)
-    : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), on_stop_(std::move(stop), [this] {
-        const uint64_t one = 1;
-        [[maybe_unused]] const ssize_t written = write(event_.get(), &one, sizeof(one));
-      }) {}
+    : event_(make_event()), on_stop_(std::move(stop), [this] { set_event(event_); }) {}
 
 absl::StatusOr<std::optional<RingLanes>> connect_ring_lanes(Group& group, Time deadline) {
   const std::shared_ptr<LaneTable> table = group.lanes();

@@ -2,7 +2,6 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -110,7 +109,7 @@ absl::Status PortListener::listen_on_host(const std::string& host) {
 }
 
 PortListener::PortListener(PortListenerOptions options)
-    : options_(std::move(options)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+    : options_(std::move(options)), wake_(make_event()) {}
 
 absl::Status PortListener::listen_on(const addrinfo& address) {
   Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -133,8 +132,7 @@ absl::Status PortListener::listen_on(const addrinfo& address) {
 
 PortListener::~PortListener() {
   if (!thread_.joinable()) return;
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
+  set_event(wake_);
   thread_.join();
 }
 

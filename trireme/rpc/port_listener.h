@@ -66,7 +66,7 @@ class PortListener {
   const PortListenerOptions options_;
   int port_ = 0;
   std::vector<Socket> listeners_;
-  Socket wake_;  // becomes readable when the thread must end
+  FileDescriptor wake_;  // becomes readable when the thread must end
   std::list<Arrival> arrivals_;
   size_t waited_arrivals_ = 0;  // number of arrivals for which poll() waits
   std::thread thread_;

@@ -71,6 +71,12 @@ struct AtDestruction {
   }
 };
 
+class ProcessEndDeathTest : public testing::Test {
+ protected:
+  // A child begins anew, since the parent has threads.
+  ProcessEndDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
 // Ends the process while a call is in flight that is answered when static objects are destroyed.
 // The call must be cancelled before. Returns the code kCalledBack if its answer still arrives.
 void end_with_a_call_in_flight() {
@@ -103,8 +109,7 @@ void end_with_a_call_in_flight() {
   std::exit(0);
 }
 
-TEST(ProcessEndDeathTest, NoAnswerIsHandledOnceStaticObjectsAreDestroyed) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
+TEST_F(ProcessEndDeathTest, NoAnswerIsHandledOnceStaticObjectsAreDestroyed) {
   EXPECT_EXIT(end_with_a_call_in_flight(), testing::ExitedWithCode(0), "");
 }
 
@@ -124,8 +129,7 @@ void call_when_static_objects_are_destroyed() {
   std::exit(1);
 }
 
-TEST(ProcessEndDeathTest, LaterCallsFailAtOnce) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
+TEST_F(ProcessEndDeathTest, LaterCallsFailAtOnce) {
   EXPECT_EXIT(call_when_static_objects_are_destroyed(), testing::ExitedWithCode(0), "");
 }
 
@@ -137,8 +141,7 @@ void end_before_a_time() {
   std::exit(1);
 }
 
-TEST(ProcessEndDeathTest, RunsWhatWaitsForATime) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
+TEST_F(ProcessEndDeathTest, RunsWhatWaitsForATime) {
   EXPECT_EXIT(end_before_a_time(), testing::ExitedWithCode(0), "");
 }
 
@@ -149,8 +152,7 @@ void use_openssl_at_the_end() {
   std::exit(1);
 }
 
-TEST(ProcessEndDeathTest, EndsBeforeOpenSsl) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
+TEST_F(ProcessEndDeathTest, EndsBeforeOpenSsl) {
   EXPECT_EXIT(use_openssl_at_the_end(), testing::ExitedWithCode(0), "");
 }
 
@@ -170,8 +172,7 @@ void end_in_a_child() {
   std::_Exit(WEXITSTATUS(status));
 }
 
-TEST(ProcessEndDeathTest, AChildEndsAtOnce) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
+TEST_F(ProcessEndDeathTest, AChildEndsAtOnce) {
   EXPECT_EXIT(end_in_a_child(), testing::ExitedWithCode(0), "");
 }
 
@@ -191,8 +192,7 @@ void end_during_work() {
   std::exit(1);
 }
 
-TEST(ProcessEndDeathTest, WaitsForWorkThatHasBegun) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
+TEST_F(ProcessEndDeathTest, WaitsForWorkThatHasBegun) {
   EXPECT_EXIT(end_during_work(), testing::ExitedWithCode(0), "");
 }
 

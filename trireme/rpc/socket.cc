@@ -1,6 +1,7 @@
 #include "trireme/rpc/socket.h"
 
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -16,6 +17,15 @@ void set_socket_option(const Socket& socket, int level, int option, int value) {
 int poll_time(Time limit) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(limit - Clock::real().now());
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
+}
+
+FileDescriptor make_event() {
+  return FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+}
+
+void set_event(const FileDescriptor& event) {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(event.get(), &one, sizeof(one));
 }
 
 bool wait_for(const Socket& socket, short events, Time limit) {

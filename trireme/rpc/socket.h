@@ -20,6 +20,11 @@ void set_socket_option(const Socket& socket, int level, int option, int value);
 // limit has passed.
 int poll_time(Time limit);
 
+// Returns a descriptor that is readable after set_event(), to end a poll(); none if the system has
+// none left.
+FileDescriptor make_event();
+void set_event(const FileDescriptor& event);
+
 // Blocks until one of the events of poll() occurs. Returns false if none does by the limit.
 bool wait_for(const Socket& socket, short events, Time limit);
 
