@@ -32,33 +32,25 @@ if(TRIREME_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
-option(TRIREME_PRECOMPILED "Parse the headers of LibTorch and protobuf once" OFF)
+# g++ would perform all pending instantiations of torch/torch.h in every source, which takes ten seconds.
+option(TRIREME_PRECOMPILED "With clang: parse the headers of LibTorch and protobuf once" OFF)
+if(TRIREME_PRECOMPILED AND NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  set(TRIREME_PRECOMPILED OFF)
+endif()
 if(TRIREME_PRECOMPILED)
-  # gRPC requires this flag, and all targets that share a precompiled header must have the same flags.
-  target_compile_options(trireme_flags INTERFACE -pthread)
-  # Lets ccache distinguish precompiled headers by their content.
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-    target_compile_options(trireme_flags INTERFACE "SHELL:-Xclang -fno-pch-timestamp")
-  else()
-    target_compile_options(trireme_flags INTERFACE -fpch-preprocess)
-  endif()
+  # gRPC requires the first flag, and all targets that share a precompiled header must have the same flags. The second one lets
+  # ccache distinguish precompiled headers by their content.
+  target_compile_options(trireme_flags INTERFACE -pthread "SHELL:-Xclang -fno-pch-timestamp")
 endif()
 
 # trireme_precompiled(TARGET module|program|test): makes the target, which links LibTorch, use the precompiled header of its
 # kind. They are compiled with different flags: PIC or PIE, and the level of trireme_compile_quickly. The header for programs
-# and tests contains torch/torch.h. g++, unlike clang, then performs all pending instantiations of that header in every source,
-# which takes ten seconds. With g++ it is therefore used only by programs that include torch/torch.h themselves.
+# and tests contains torch/torch.h.
 function(trireme_precompiled TARGET KIND)
   if(NOT TRIREME_PRECOMPILED)
     return()
   endif()
-  if(NOT KIND STREQUAL "module" AND NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-    trireme_includes_torch(includes ${TARGET})
-    if(NOT includes)
-      return()
-    endif()
-  endif()
-  if(KIND STREQUAL "test" AND (TRIREME_SANITIZER OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang"))
+  if(KIND STREQUAL "test" AND TRIREME_SANITIZER)
     set(KIND program)  # Their flags are the same.
   endif()
   set(from precompiled_${KIND})
@@ -78,19 +70,4 @@ function(trireme_precompiled TARGET KIND)
     target_precompile_headers(${from} PRIVATE ${header})
   endif()
   target_precompile_headers(${TARGET} REUSE_FROM ${from})
-endfunction()
-
-# Sets RESULT to TRUE if a source of the target includes torch/torch.h.
-function(trireme_includes_torch RESULT TARGET)
-  get_target_property(sources ${TARGET} SOURCES)
-  get_target_property(folder ${TARGET} SOURCE_DIR)
-  list(TRANSFORM sources PREPEND ${folder}/)
-  set(${RESULT} FALSE PARENT_SCOPE)
-  foreach(source IN LISTS sources)
-    file(STRINGS ${source} found REGEX "^#include <torch/torch\\.h>" LIMIT_COUNT 1)
-    if(found)
-      set(${RESULT} TRUE PARENT_SCOPE)
-      return()
-    endif()
-  endforeach()
 endfunction()
