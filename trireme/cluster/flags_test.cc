@@ -37,10 +37,10 @@ TEST(Flags, TakeTheirValueWithAndWithoutEquals) {
 }
 
 TEST(Flags, LeaveTheRestToTheProgram) {
-  const Flags read = flags(
-      {"--lr", "0.1", "--task_type=ps", "data", "--task_types=x", "-v", "--", "--task_index=1"});
-  EXPECT_EQ(read.rest(), (std::vector<std::string>{"--lr", "0.1", "data", "--task_types=x", "-v",
-                                                   "--", "--task_index=1"}));
+  const Flags read =
+      flags({"--lr", "0.1", "--task_type=ps", "data", "--tasks=x", "-v", "--", "--task_index=1"});
+  EXPECT_EQ(read.rest(), (std::vector<std::string>{"--lr", "0.1", "data", "--tasks=x", "-v", "--",
+                                                   "--task_index=1"}));
   EXPECT_EQ(read.task_index(), std::nullopt);
   EXPECT_EQ(read.strategy(), "");
   EXPECT_TRUE(Flags(0, nullptr).rest().empty());
@@ -51,14 +51,65 @@ TEST(Flags, TheLastValueCounts) {
 }
 
 TEST(WrongFlags, NameTheFlag) {
-  EXPECT_EQ(problem({"--task_type"}), "--task_type needs a value, as --task_type=VALUE");
-  EXPECT_EQ(problem({"--cluster", "--lr=1"}), "--cluster needs a value, as --cluster=VALUE");
-  EXPECT_EQ(problem({"--strategy"}), "--strategy needs a value, as --strategy=VALUE");
-  EXPECT_EQ(problem({"--task_index="}), "--task_index needs a value, as --task_index=VALUE");
+  EXPECT_EQ(problem({"--task_type"}), "--task_type needs a value, as --task_type=ROLE");
+  EXPECT_EQ(problem({"--cluster", "--lr=1"}), "--cluster needs a value, as --cluster=FILE");
+  EXPECT_EQ(problem({"--strategy"}), "--strategy needs a value, as --strategy=NAME");
+  EXPECT_EQ(problem({"--task_index="}), "--task_index needs a value, as --task_index=N");
+  EXPECT_EQ(problem({"--insecure=yes"}), "--insecure takes no value");
   EXPECT_EQ(
       problem({"--task_type=server"}),
       "--task_type=server is not a valid role; the roles are worker, chief, ps and evaluator");
   EXPECT_EQ(problem({"--task_index", "-1"}), "--task_index=-1 is not a number of 0 or more");
+}
+
+TEST(WrongFlags, AreNotTakenForThoseOfTheProgram) {
+  EXPECT_EQ(problem({"--clutser", "c.json"}),
+            "'--clutser' is not a flag of this program; did you mean --cluster?");
+  EXPECT_EQ(problem({"--cert=certs"}),
+            "'--cert' is not a flag of this program; did you mean --certs?");
+  EXPECT_EQ(problem({"--task-index=1"}),
+            "'--task-index' is not a flag of this program; did you mean --task_index?");
+}
+
+const Usage kUsage{.about = "Trains a net.",
+                   .arguments = "[FOLDER]",
+                   .flags = {{"--steps", "N", "number of steps"}, {"--quiet", "", "print less"}}};
+
+Flags described(std::vector<const char*> arguments, Usage usage = kUsage) {
+  arguments.insert(arguments.begin(), "bin/train");
+  return Flags(static_cast<int>(arguments.size()), arguments.data(), std::move(usage));
+}
+
+TEST(DescribedFlags, HaveValuesOfTheProgram) {
+  const Flags read = described({"--steps", "7", "run", "--quiet", "--certs=certs", "--insecure"});
+  EXPECT_EQ(read.value("--steps", "100"), "7");
+  EXPECT_EQ(described({}).value("--steps", "100"), "100");
+  EXPECT_TRUE(read.has("--quiet"));
+  EXPECT_FALSE(described({}).has("--quiet"));
+  EXPECT_EQ(read.rest(), (std::vector<std::string>{"run"}));
+  EXPECT_EQ(read.certs(), "certs");
+  EXPECT_TRUE(read.insecure());
+}
+
+TEST(DescribedFlags, RejectWhatTheProgramDoesNotTake) {
+  const auto wrong = [](const std::vector<const char*>& arguments, const Usage& usage = kUsage) {
+    return error_of([&] { described(arguments, usage); });
+  };
+  EXPECT_EQ(wrong({"--step=7"}), "'--step' is not a flag of this program; did you mean --steps?");
+  EXPECT_EQ(wrong({"--learning_rate", "0.1"}),
+            "'--learning_rate' is not a flag of this program; train --help lists what it takes");
+  EXPECT_EQ(wrong({"run"}, {.about = "Takes nothing."}),
+            "'run' is not an argument of this program; train --help lists what it takes");
+  EXPECT_EQ(wrong({"--steps"}), "--steps needs a value, as --steps=N");
+}
+
+TEST(DescribedFlagsDeathTest, HelpPrintsThemAndEndsTheProgram) {
+  const std::string help = described({}).help();
+  EXPECT_EQ(help.find("usage: train [FLAG...] [FOLDER]\n\nTrains a net.\n\n"), 0u) << help;
+  EXPECT_NE(help.find("\n  --steps N             number of steps\n"), help.npos) << help;
+  EXPECT_NE(help.find("\n  --cluster FILE        cluster spec"), help.npos) << help;
+  EXPECT_NE(help.find("\n  --insecure            listen"), help.npos) << help;
+  EXPECT_EXIT(described({"--steps=1", "--help"}), testing::ExitedWithCode(0), "");
 }
 
 class Resolve : public testing::Test {
@@ -115,6 +166,23 @@ TEST_F(Resolve, AFileDoesNotNameATask) {
   EXPECT_EQ(program.task, std::nullopt);
   EXPECT_FALSE(program.is_local());
   EXPECT_TRUE(resolved({"--cluster", path_.c_str(), "--task_type=ps", "--task_index=0"}).is_ps());
+}
+
+TEST_F(Resolve, GivesTheClusterWhatTheFlagsSayOfIt) {
+  variables_ = {{"TF_CONFIG", kTfConfig}};
+  const Cluster cluster = resolved({"--strategy=ps", "--certs=certs", "--insecure"});
+  EXPECT_EQ(cluster.strategy, "ps");
+  EXPECT_EQ(cluster.certs, "certs");
+  EXPECT_TRUE(cluster.insecure);
+}
+
+TEST_F(Resolve, RejectsAStrategyThatHasNoUseForTheProcess) {
+  variables_ = {{"TF_CONFIG", kTfConfig}};
+  EXPECT_EQ(error_of([&] { resolved({"--strategy=mirrored"}); }),
+            "strategy 'mirrored' trains in one process, but this process is /job:worker/task:1, "
+            "one of 2 that were started to train together, and each would train alone; use "
+            "strategy 'ps', or start the program once, without a cluster");
+  EXPECT_FALSE(resolved({"--strategy=multi_worker_mirrored"}).is_server());
 }
 
 TEST_F(Resolve, TheEvaluatorNeedsNoCluster) {

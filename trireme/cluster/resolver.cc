@@ -28,4 +28,16 @@ Cluster::Cluster(ClusterSpec given_spec, std::optional<TaskId> given_task)
   }
 }
 
+std::string Cluster::strategy_name() const {
+  if (!strategy.empty()) return strategy;
+  if (is_evaluator()) return "default";
+  if (spec.has_job("ps")) return "ps";
+  return spec.without_evaluator().empty() ? "default" : "multi_worker_mirrored";
+}
+
+bool Cluster::is_chief() const {
+  if (!task || task->job == "chief") return true;
+  return is_worker() && !is_server() && !spec.has_job("chief") && task == spec.tasks("worker")[0];
+}
+
 }  // namespace trireme

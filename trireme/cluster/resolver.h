@@ -11,11 +11,11 @@
 
 namespace trireme {
 
-// A cluster as one of its processes sees it: the tasks, and the task of this process.
+// A cluster as one of its processes sees it: the tasks, the task of this process, and what it was
+// told of the strategy and of certificates.
 //
 // A process with a cluster but without a task is the chief's program. So is a process that is the
-// chief of a cluster whose spec has no chief: its task is left unset, too. The strategy decides
-// which task that program then is (worker 0, or /job:chief/task:0 on a free port).
+// chief of a cluster whose spec has no chief: its task is left unset, too.
 struct Cluster {
   // Describes a local process, without other tasks.
   Cluster() = default;
@@ -25,17 +25,34 @@ struct Cluster {
 
   ClusterSpec spec;            // tasks of the cluster and their addresses
   std::optional<TaskId> task;  // task of this process
+  // Name of the strategy that was asked for, as with --strategy; empty if it follows from the spec.
+  std::string strategy;
+  // Folder with the certificates of this process, as with --certs; empty for none. Servers,
+  // strategies and end_job() use it unless their own options name another.
+  std::string certs;
+  // True if this process may listen on addresses that other machines can reach without
+  // certificates, as with --insecure.
+  bool insecure = false;
+
+  // Returns the name of the strategy with which the cluster trains, as make_strategy() takes it.
+  // Unless one was asked for, it is "ps" if the spec has ps tasks, "multi_worker_mirrored" if it
+  // has others that train, and "default" without a cluster and for the evaluator.
+  std::string strategy_name() const;
 
   // Returns true if there is neither a cluster nor a task: the program trains on its own.
   bool is_local() const { return spec.empty() && !task; }
-  // Returns true if this process only serves others, by running a Server until the job ends.
-  bool is_server() const { return is_worker() || is_ps(); }
+  // Returns true if this process only serves others, by running a Server until the job ends: if it
+  // is a parameter server, or a worker that the chief's program sends work to. A worker under
+  // another strategy than "ps" trains itself.
+  bool is_server() const { return is_ps() || (is_worker() && strategy_name() == "ps"); }
   // Returns true if this process is a worker.
   bool is_worker() const { return has_role("worker"); }
   // Returns true if this process is a parameter server.
   bool is_ps() const { return has_role("ps"); }
-  // Returns true if this process is the chief.
-  bool is_chief() const { return has_role("chief"); }
+  // Returns true if this process acts as the chief, which prints and writes files: the chief's
+  // task, the chief's program, a local program, and the first worker where workers train themselves
+  // and the spec has no chief.
+  bool is_chief() const;
   // Returns true if this process is the evaluator.
   bool is_evaluator() const { return has_role("evaluator"); }
 
@@ -52,7 +69,7 @@ class Resolver {
 
   // Returns the cluster, and this process's task in it.
   virtual Cluster cluster() const = 0;
-  // Returns true if this process only serves others, by running a Server until the job ends.
+  // Returns true if this process only serves others: see Cluster::is_server().
   bool is_server() const { return cluster().is_server(); }
 
   // Lets a resolver be passed wherever a Cluster is expected.

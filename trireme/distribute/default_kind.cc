@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "trireme/base/error.h"
 #include "trireme/capture/variable_backend.h"
 #include "trireme/distribute/program_runner.h"
 #include "trireme/strategy/module_pairs.h"
@@ -53,6 +54,14 @@ DatasetCreator DefaultKind::distribute_dataset(const Dataset& dataset,
 DatasetCreator DefaultKind::distribute_function(
     std::function<Dataset(const InputContext&)> dataset_function) {
   return DatasetCreator(std::move(dataset_function));
+}
+
+void DefaultKind::check_trains() const {
+  if (!evaluates_) return;
+  throw Error(ErrorCode::kFailedPrecondition,
+              "this process is the evaluator of the cluster, which does not train; call "
+              "evaluate_checkpoints() where me.is_evaluator() is true, with the folder in which "
+              "BackupAndRestore of the other processes makes checkpoints");
 }
 
 std::shared_ptr<StepRunner> DefaultKind::runner() {

@@ -8,9 +8,12 @@
 
 namespace trireme::internal {
 
-// The default strategy: variables and steps are in this process. Has no state.
+// The default strategy: variables and steps are in this process. Immutable.
 class DefaultKind final : public StrategyKind {
  public:
+  // `evaluates` is true in the evaluator of a cluster, whose models do not train.
+  explicit DefaultKind(bool evaluates = false) : evaluates_(evaluates) {}
+
   std::string name() const override { return "default"; }
   int replicas() const override { return 1; }
   std::shared_ptr<void> open_scope() override;
@@ -20,7 +23,11 @@ class DefaultKind final : public StrategyKind {
                                     const DistributeOptions& options) override;
   DatasetCreator distribute_function(
       std::function<Dataset(const InputContext&)> dataset_function) override;
+  void check_trains() const override;
   std::shared_ptr<StepRunner> runner() override;
+
+ private:
+  const bool evaluates_;
 };
 
 }  // namespace trireme::internal

@@ -240,7 +240,7 @@ TEST(MultiWorker, IsForWorkersOnly) {
     MultiWorkerMirroredStrategy strategy(server);
     FAIL() << "a parameter server cannot be a worker";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("/job:ps/task:0"), HasSubstr("--task_type worker")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("/job:ps/task:0"), HasSubstr("use strategy 'ps'")));
   }
 }
 

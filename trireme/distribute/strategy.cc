@@ -3,6 +3,9 @@
 #include <ATen/ops/cat.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
+#include <array>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -11,6 +14,7 @@
 #include "trireme/base/error.h"
 #include "trireme/capture/variable_backend.h"
 #include "trireme/capture/variable_registry.h"
+#include "trireme/cluster/strategy_tasks.h"
 #include "trireme/distribute/default_kind.h"
 #include "trireme/distribute/local_kind.h"
 #include "trireme/distribute/ps_kind.h"
@@ -25,6 +29,9 @@ namespace {
 constexpr char kNames[] =
     "; the strategies are 'ps', 'multi_worker_mirrored', 'mirrored', 'central_storage' and "
     "'default'";
+
+// Names of the strategies that train in this process alone.
+constexpr std::array<std::string_view, 3> kOneProcess = {"mirrored", "central_storage", "default"};
 
 [[noreturn]] void throw_no_strategy(const std::string& name) {
   if (name == "tpu") TpuStrategy();
@@ -74,6 +81,17 @@ std::string Strategy::name() const {
 StrategyScope Strategy::scope() const {
   return StrategyScope(
       std::make_unique<StrategyScope::Impl>(StrategyScope::Impl{kind_->open_scope()}));
+}
+
+void Strategy::check_scope() const {
+  const Strategy open = current_strategy();
+  const bool in_scope = !std::holds_alternative<std::monostate>(internal::innermost_strategy());
+  if (in_scope && open.kind_ != kind_) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                absl::StrCat("a module was given the strategy '", name(),
+                             "' in the scope of another one, '", open.name(),
+                             "'; leave the strategy out, or end the scope first"));
+  }
 }
 
 // A module that was tracked before keeps its variables, wherever they are.
@@ -150,19 +168,29 @@ Strategy current_strategy() {
       internal::innermost_strategy());
 }
 
-Strategy make_strategy(const Cluster& cluster, const std::string& name,
-                       const MakeStrategyOptions& options) {
-  const bool has_servers = cluster.spec.num_tasks("ps") > 0;
-  if (name == "ps" || (name.empty() && has_servers)) {
-    return ParameterServerStrategy(cluster, options.ps);
+Strategy make_strategy(const Cluster& cluster, const MakeStrategyOptions& options) {
+  const std::string name = cluster.strategy_name();
+  if (cluster.is_evaluator()) {
+    return internal::Access<Strategy>::make(
+        std::make_shared<internal::DefaultKind>(/*evaluates=*/true));
   }
-  if (name == "default" || name.empty()) return Strategy();
-  if (name == "mirrored") return MirroredStrategy(options.mirrored);
-  if (name == "central_storage") return CentralStorageStrategy(options.central_storage);
+  if (name == "ps") return ParameterServerStrategy(cluster, options.ps);
   if (name == "multi_worker_mirrored") {
     return MultiWorkerMirroredStrategy(cluster, options.multi_worker_mirrored);
   }
-  throw_no_strategy(name);
+  if (std::ranges::find(kOneProcess, name) == kOneProcess.end()) throw_no_strategy(name);
+  internal::check_trains(cluster, name);
+  internal::warn_of_unused_jobs(cluster, name);
+  if (name == "mirrored") return MirroredStrategy(options.mirrored);
+  if (name == "central_storage") return CentralStorageStrategy(options.central_storage);
+  return Strategy();
+}
+
+Strategy make_strategy(const Cluster& cluster, const std::string& name,
+                       const MakeStrategyOptions& options) {
+  Cluster named = cluster;
+  if (!name.empty()) named.strategy = name;
+  return make_strategy(named, options);
 }
 
 }  // namespace trireme

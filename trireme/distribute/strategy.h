@@ -70,10 +70,12 @@ class Strategy {
   // ParameterServerStrategy::distribute() for what can be done with it under parameter servers.
   //
   //   auto net = strategy.distribute<Net>(/*hidden=*/64);
+  //
+  // Throws Error in the scope of another strategy.
   template <typename Module, typename... Args>
   auto distribute(Args&&... args) const;
   // Does the same with a module that exists: makes its parameters and buffers variables, and
-  // returns it.
+  // returns it. Throws Error in the scope of another strategy.
   template <internal::ModulePointer Module>
   Module distribute(Module module) const;
   // Copies the current values of a distributed module into `local`, an ordinary module of the same
@@ -113,6 +115,8 @@ class Strategy {
  private:
   friend struct internal::Access<Strategy>;
   internal::ReplicaSet replica_set() const;
+  // Throws Error if a scope of another strategy is open.
+  void check_scope() const;
   // Makes the parameters and buffers of a module variables of the strategy.
   void track_module(torch::nn::Module& module) const;
   void pull_module(const torch::nn::Module& module, const torch::nn::Module& local) const;
@@ -159,14 +163,15 @@ class CentralStorageStrategy : public Strategy {
 //   tr::MultiWorkerMirroredStrategy strategy(me);
 //   tr::Model model(Net(), strategy);
 //
-// The chief is worker 0, or without a chief the first worker. New variables get its values. If a
+// The chief is the chief's task, or the first worker if the spec has none. New variables get its
+// values. If a
 // worker is lost or frozen, or makes other calls than the rest, the steps of all others throw an
 // Error that names it. Without a cluster it trains as MirroredStrategy does.
 class MultiWorkerMirroredStrategy : public Strategy {
  public:
-  // Serves the task of this process and blocks until all workers are there. Logs which are missing.
-  // Throws Error if this process is not a worker of the cluster, or if they are not all there in
-  // time.
+  // Serves the task of this process and blocks until all workers are there. Logs which are missing,
+  // and warns of ps tasks, for which it has no use. Throws Error if this process is not a worker of
+  // the cluster, or if they are not all there in time.
   explicit MultiWorkerMirroredStrategy(const Cluster& cluster,
                                        const MultiWorkerMirroredStrategyOptions& options = {});
 };
@@ -190,10 +195,18 @@ struct MakeStrategyOptions {
   MultiWorkerMirroredStrategyOptions multi_worker_mirrored = {};
 };
 
-// Makes a strategy by its name: "ps", "multi_worker_mirrored", "mirrored", "central_storage" or
-// "default". An empty name stands for "ps" if the cluster has ps tasks, and for "default"
-// otherwise. Throws Error, which lists the names, for any other, and rethrows what the strategy's
-// constructor throws.
+// Makes the strategy with which this process of the cluster trains, Cluster::strategy_name(): "ps",
+// "multi_worker_mirrored", "mirrored", "central_storage" or "default". Logs a warning that names
+// the jobs of the cluster for which it has no use. The evaluator gets the default strategy, with
+// which its models can evaluate, but not fit(). Throws Error, which lists the names, for any other
+// name, and if this process cannot train with the strategy: a task that serves, or one of several
+// workers that would each train alone. Rethrows what the strategy's constructor throws.
+//
+//   const tr::Cluster me = tr::resolve(flags);
+//   if (me.is_server()) return tr::Server(me).join();
+//   tr::Strategy strategy = tr::make_strategy(me);
+Strategy make_strategy(const Cluster& cluster, const MakeStrategyOptions& options = {});
+// Does the same with a strategy of this name, unless it is empty.
 Strategy make_strategy(const Cluster& cluster, const std::string& name,
                        const MakeStrategyOptions& options = {});
 

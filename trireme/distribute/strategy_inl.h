@@ -12,6 +12,7 @@ namespace trireme {
 
 template <typename Module, typename... Args>
 auto Strategy::distribute(Args&&... args) const {
+  check_scope();
   const StrategyScope in = scope();
   if constexpr (internal::ModulePointer<Module>) {
     Module holder(std::forward<Args>(args)...);
@@ -26,6 +27,7 @@ auto Strategy::distribute(Args&&... args) const {
 
 template <internal::ModulePointer Module>
 Module Strategy::distribute(Module module) const {
+  check_scope();
   track_module(*module);
   return module;
 }

@@ -37,6 +37,8 @@ class StrategyKind {
   virtual Shard default_shard() const { return Shard::kOff; }
   virtual DatasetCreator distribute_function(
       std::function<Dataset(const InputContext&)> dataset_function) = 0;
+  // Throws Error if models of the strategy may evaluate, but not train.
+  virtual void check_trains() const {}
   // Returns the runner of all models of the strategy, which is made by the first call.
   virtual std::shared_ptr<StepRunner> runner() = 0;
 };

@@ -46,8 +46,8 @@ struct MultiWorkerMirroredStrategyOptions {
   // Dtype of floating-point gradients on their way to other workers, such as torch::kBFloat16;
   // nullopt for their own.
   std::optional<c10::ScalarType> gradient_dtype = {};
-  // Folder with this worker's certificates. Empty for connections without certificates, which stay
-  // on this machine.
+  // Folder with this worker's certificates; empty for that of the Cluster. Connections without
+  // certificates stay on this machine.
   std::string certs = {};
   // True to listen on addresses that other machines can reach, without certificates. Anyone who can
   // reach the port then controls the worker.

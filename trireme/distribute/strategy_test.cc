@@ -280,6 +280,59 @@ TEST_F(MakeStrategy, ChoosesByTheClusterWithoutAName) {
   EXPECT_EQ(make_strategy(me_, "ps", {.ps = {.replicas = 3}}).num_replicas_in_sync(), 3);
 }
 
+TEST_F(MakeStrategy, TakesTheNameFromTheCluster) {
+  Cluster named = me_;
+  named.strategy = "default";
+  EXPECT_EQ(make_strategy(named).name(), "default");
+  EXPECT_EQ(make_strategy(named, "ps").name(), "ps") << "a name that is given counts";
+  EXPECT_EQ(make_strategy(me_).name(), "ps");
+  EXPECT_EQ(make_strategy(Cluster()).name(), "default");
+  const Cluster only_worker(ClusterSpec{{"worker", {"127.0.0.1:1"}}}, TaskId{"worker", 0});
+  EXPECT_EQ(make_strategy(only_worker).name(), "multi_worker_mirrored");
+}
+
+TEST_F(MakeStrategy, RejectsTasksThatDoNotTrain) {
+  EXPECT_THAT(error_text([&] {
+                ParameterServerStrategy(Cluster(cluster_.spec(), {{"ps", 0}}));
+              }),
+              HasSubstr("is made by the chief's program, but this process is /job:ps/task:0"));
+  EXPECT_THAT(error_text([&] {
+                make_strategy(Cluster(cluster_.spec(), {{"worker", 1}}));
+              }),
+              HasSubstr("is made by the chief's program, but this process is /job:worker/task:1"));
+  EXPECT_THAT(error_text([&] {
+                make_strategy(Cluster(cluster_.spec(), {{"worker", 1}}), "mirrored");
+              }),
+              HasSubstr("each would train alone"));
+  EXPECT_THAT(error_text([&] {
+                make_strategy(Cluster(ClusterSpec{{"worker", {"a:1", "b:1"}}}));
+              }),
+              HasSubstr("this process is none of its tasks"));
+}
+
+TEST_F(MakeStrategy, TheEvaluatorEvaluatesInItsProcess) {
+  const Cluster evaluator(cluster_.spec(), TaskId{"evaluator", 0});
+  const Strategy strategy = make_strategy(evaluator, "ps");
+  EXPECT_EQ(strategy.name(), "default");
+  EXPECT_THAT(error_text([&] { kind_of(strategy).check_trains(); }),
+              HasSubstr("call evaluate_checkpoints()"));
+  kind_of(make_strategy(me_)).check_trains();
+  kind_of(Strategy()).check_trains();
+}
+
+TEST_F(MakeStrategy, ModulesOfTwoStrategiesDoNotMix) {
+  const Strategy servers = make_strategy(me_), mirrored = MirroredStrategy();
+  const auto scope = servers.scope();
+  EXPECT_EQ(error_text([&] { mirrored.distribute(torch::nn::Linear(1, 1)); }),
+            "a module was given the strategy 'mirrored' in the scope of another one, 'ps'; leave "
+            "the strategy out, or end the scope first");
+  EXPECT_THAT(error_text([&] { mirrored.distribute<torch::nn::Linear>(1, 1); }),
+              HasSubstr("in the scope of another one"));
+  EXPECT_THAT(error_text([&] { Strategy().distribute<torch::nn::Linear>(1, 1); }),
+              HasSubstr("'default' in the scope of another one"));
+  EXPECT_TRUE(current_strategy().distribute<torch::nn::Linear>(1, 1)->weight.defined());
+}
+
 TEST_F(MakeStrategy, RejectsOtherNames) {
   EXPECT_EQ(error_text([&] { make_strategy(me_, "PS"); }),
             "'PS' is not the name of a strategy; the strategies are 'ps', "

@@ -8,6 +8,7 @@
 #include "trireme/base/file_limit.h"
 #include "trireme/base/logging.h"
 #include "trireme/base/status.h"
+#include "trireme/cluster/strategy_tasks.h"
 #include "trireme/collective/cluster_group.h"
 #include "trireme/collective/group_service.h"
 #include "trireme/collective/worker_group.h"
@@ -48,23 +49,18 @@ std::shared_ptr<WorkerGroup> join_workers(const Cluster& cluster,
                 "others that are busy");
   }
   if (cluster.is_local()) return nullptr;
+  check_trains(cluster, "multi_worker_mirrored");
+  warn_of_unused_jobs(cluster, "multi_worker_mirrored");
   const std::vector<TaskId> tasks = training_tasks(cluster.spec);
-  if (!cluster.task || std::ranges::find(tasks, *cluster.task) == tasks.end()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                absl::StrCat("MultiWorkerMirroredStrategy trains on the workers of a cluster, but "
-                             "this process is ",
-                             cluster.task ? cluster.task->to_string() : "none of its tasks",
-                             "; set its task with TF_CONFIG's \"task\" or with --task_type worker "
-                             "and --task_index"));
-  }
   if (tasks.size() == 1) return nullptr;
   raise_file_limit();
   auto process = std::make_shared<WorkerProcess>();
+  const std::string& certs = options.certs.empty() ? cluster.certs : options.certs;
+  const bool insecure = options.insecure || cluster.insecure;
   process->server = value_or_throw(TaskServer::start(
       {.spec = cluster.spec,
        .task = *cluster.task,
-       .credentials =
-           value_or_throw(Credentials::of_server(options.certs, options.insecure, *cluster.task)),
+       .credentials = value_or_throw(Credentials::of_server(certs, insecure, *cluster.task)),
        .services = {make_server_service, make_collective_service}}));
   const auto group = value_or_throw(
       form_group(process->server->context(), {.name = "multi_worker_mirrored",

@@ -77,7 +77,7 @@ class ModelBase {
 
 // A net that is trained by calls of fit(), under any strategy:
 //
-//   tr::Model model(Net(), strategy);
+//   tr::Model model(Net(), strategy);  // or, where a scope of the strategy is open: Model(Net())
 //   model.compile({.optimizer = tr::Adam({.lr = 1e-3}), .loss = torch::nn::CrossEntropyLoss(),
 //                  .metrics = {tr::Accuracy()}});
 //   tr::History history = model.fit(x, y, {.batch_size = 100, .epochs = 10});
@@ -89,8 +89,9 @@ class ModelBase {
 template <internal::ModulePointer Net>
 class Model : public ModelBase {
  public:
-  // Makes the net's parameters and buffers variables of the strategy.
-  explicit Model(Net net, const Strategy& strategy = {});
+  // Makes the net's parameters and buffers variables of the strategy, by default of the one whose
+  // scope is open. Throws Error in the scope of another strategy.
+  explicit Model(Net net, const Strategy& strategy = current_strategy());
 
   // Returns the net. Under parameter servers its values are there: see Strategy::pull().
   Net net() const { return net_; }

@@ -175,6 +175,7 @@ FigureSums ModelCore::training_sums() const {
 
 History ModelCore::fit(const DataSource& data, const FitOptions& options) {
   check_compiled("fit");
+  Access<Strategy>::kind(strategy_).check_trains();
   check_options(options);
   const FitData divided = divide(with_weights(data, options.sample_weight, "fit"), options);
   const OpenedData opened =

@@ -101,6 +101,31 @@ TEST_P(ModelTest, GivesTheWeightsOfALoopByHand) {
   EXPECT_THAT(history.epochs(), ElementsAre(0, 1, 2));
 }
 
+TEST_P(ModelTest, UsesTheStrategyWhoseScopeIsOpen) {
+  const auto scope = strategy_.scope();
+  Model model(nn::Linear(3, 2));
+  EXPECT_EQ(model.strategy().name(), GetParam());
+  EXPECT_EQ(model.strategy().num_replicas_in_sync(), strategy_.num_replicas_in_sync());
+  model.compile({.optimizer = Sgd({.lr = 0.1}), .loss = nn::MSELoss()});
+  const Tensor x = torch::randn({20, 3}), y = torch::randn({20, 2});
+  const History history = model.fit(x, y, silent({.batch_size = 10, .epochs = 2}));
+  EXPECT_LT(history["loss"].back(), history["loss"].front());
+  EXPECT_NO_THROW(Model(nn::Linear(3, 2), strategy_)) << "it is the strategy of the scope";
+  if (strategy_.name() == "default") return;
+  EXPECT_THAT(error_of([&] { Model(nn::Linear(3, 2), Strategy()); }).message(),
+              HasSubstr("'default' in the scope of another one, '" + strategy_.name() + "'"));
+}
+
+TEST(ModelOfAnEvaluator, DoesNotTrain) {
+  const Cluster evaluator({}, TaskId{"evaluator", 0});
+  Model model(nn::Linear(3, 2), make_strategy(evaluator));
+  model.compile({.optimizer = Sgd({.lr = 0.1}), .loss = nn::MSELoss()});
+  const Tensor x = torch::randn({20, 3}), y = torch::randn({20, 2});
+  EXPECT_GT(model.evaluate(x, y, kSilent)["loss"], 0);
+  EXPECT_THAT(error_of([&] { model.fit(x, y, silent({})); }).message(),
+              HasSubstr("this process is the evaluator of the cluster, which does not train"));
+}
+
 TEST_P(ModelTest, CountsStepsWhoseLossIsNotANumber) {
   const Tensor x = torch::randn({20, 3}), y = torch::randn({20, 2});
   x[13][1] = std::numeric_limits<float>::infinity();

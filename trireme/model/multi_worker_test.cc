@@ -39,6 +39,23 @@ struct SharedLayerNetImpl : nn::Module {
 };
 TORCH_MODULE(SharedLayerNet);
 
+TEST(MultiWorkerModel, MadeInTheScopeTrainsWithTheOthers) {
+  const WorkerThreads workers(2);
+  std::vector<Tensor> weights(2);
+  EXPECT_THAT(workers.run([&](const Cluster& me) {
+    const MultiWorkerMirroredStrategy strategy(me, kPatient);
+    const auto scope = strategy.scope();
+    Model model(nn::Linear(4, 1));
+    EXPECT_EQ(model.strategy().num_replicas_in_sync(), 2);
+    model.compile({.optimizer = Sgd({.lr = 0.05}), .loss = nn::MSELoss()});
+    const Tensor x = torch::full({64, 4}, 1.0 + me.task->index);
+    model.fit(x, x.sum(1, true), {.batch_size = 16, .epochs = 2, .verbose = Verbose::kSilent});
+    weights[me.task->index] = model.net()->weight.detach().clone();
+  }),
+              Each(""));
+  EXPECT_TRUE(torch::equal(weights[0], weights[1])) << "each worker has trained alone";
+}
+
 class MultiWorkerModelTest : public testing::TestWithParam<int> {
  protected:
   // Trains a net on all workers, and returns the distance of the worst from one process.

@@ -10,6 +10,7 @@
 #include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
 #include "trireme/base/mutex.h"
+#include "trireme/base/reminder.h"
 #include "trireme/base/status.h"
 #include "trireme/capture/device_request.h"
 #include "trireme/capture/variable_backend.h"
@@ -397,6 +398,7 @@ class Session::Impl final : public internal::VariableHolder,
   // Waits until another session has initialised the variables. Asks by registering the graph again.
   absl::Status wait_for_variables(const FunctionStep& step, KnownGraph& known, Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(registering_) {
+    Reminder reminder;
     while (true) {
       const auto& places = known.registered.variables();
       const auto missing =
@@ -409,6 +411,12 @@ class Session::Impl final : public internal::VariableHolder,
                        options_.container, "' to initialise it"),
           {missing->task(), absl::StrCat("variable '", missing->name(), "'")});
       if (after(kInitializationPoll) > deadline) return late;
+      if (reminder.is_due()) {
+        log_warning("variable '", missing->name(), "' on ", missing->task(),
+                    " is not initialised yet: this session waits for the one of container '",
+                    options_.container,
+                    "' that initialises, which is the chief's; is its program running?");
+      }
       internal::block_until(after(kInitializationPoll));
       auto again = register_graph(step, known.graph, deadline);
       if (!again.ok()) {

@@ -65,10 +65,12 @@ TaskServer::~TaskServer() {
   stop(Clock::real().now());
 }
 
-void TaskServer::wait(std::stop_token stop) {
+bool TaskServer::wait(std::stop_token stop, Time deadline) {
   std::stop_callback on_stop(stop, [this] { release_waiters(); });
   MutexLock lock(mutex_);
-  while (!ended_) ended_changed_.wait(mutex_);
+  while (!ended_ && ended_changed_.wait_until(mutex_, deadline)) {
+  }
+  return ended_;
 }
 
 void TaskServer::stop(Time deadline) {

@@ -94,8 +94,8 @@ class TaskServer {
   const RpcServer& rpc() const { return *rpc_; }
 
   // Blocks until `stop` is requested, the server is stopped, or the job ends and the server was
-  // started with exit_with_job.
-  void wait(std::stop_token stop = {});
+  // started with exit_with_job. Returns false if none of this happens by the deadline.
+  bool wait(std::stop_token stop = {}, Time deadline = Time::max());
   // Lets calls in flight complete until the deadline, then cancels them. Returns when no call runs.
   void stop(Time deadline);
 

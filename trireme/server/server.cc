@@ -6,10 +6,12 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "trireme/base/file_limit.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
+#include "trireme/base/reminder.h"
 #include "trireme/base/signals.h"
 #include "trireme/base/status.h"
 #include "trireme/base/version.h"
@@ -31,16 +33,28 @@ TaskId own_task(const Cluster& cluster) {
 }
 
 TaskServerOptions to_task_options(const Cluster& cluster, const ServerOptions& options) {
+  const TaskId task = own_task(cluster);
+  const std::string& certs = options.certs.empty() ? cluster.certs : options.certs;
+  const bool insecure = options.insecure || cluster.insecure;
   return {.spec = cluster.spec,
-          .task = own_task(cluster),
+          .task = task,
           .devices = options.devices,
-          .credentials = value_or_throw(
-              Credentials::of_server(options.certs, options.insecure, own_task(cluster))),
+          .credentials = value_or_throw(Credentials::of_server(certs, insecure, task)),
           .bind_host = options.bind_host,
           .exit_with_job = options.exit_with_job,
           .checkpoint_root = options.checkpoint_root,
           .data_root = options.data_root,
           .services = all_services(options.memory_limit)};
+}
+
+// Returns true once a program has used the server, other than to ask whether it is up.
+bool was_used(const TaskContext& context) {
+  for (const auto& [name, value] : context.metrics.counters()) {
+    const bool asks = absl::StrContains(name, "/trireme.Hello/") ||
+                      absl::StrContains(name, "/trireme.Server/Describe");
+    if (value > 0 && !asks && absl::StartsWith(name, "rpc_server/")) return true;
+  }
+  return false;
 }
 
 // Logs a line for each GPU. The lines are for people only, so a failure does not keep the server
@@ -58,7 +72,8 @@ void log_accelerators(const TaskId& task) try {
 
 class Server::Impl {
  public:
-  Impl(const Cluster& cluster, const ServerOptions& options) {
+  Impl(const Cluster& cluster, const ServerOptions& options)
+      : exits_with_job_(options.exit_with_job) {
     if (options.threads < 0) {
       throw Error(ErrorCode::kInvalidArgument,
                   absl::StrCat("threads is ", options.threads, "; it must be 0 or more"));
@@ -69,7 +84,7 @@ class Server::Impl {
     const TaskContext& context = server_->context();
     // The line "serves at" comes last: launchers wait for it, and the others must precede it.
     if (context.devices.gpus > 0) log_accelerators(context.task);
-    if (options.insecure) {
+    if (options.insecure || cluster.insecure) {
       log_warning(context.task.to_string(), ": listening on ", context.address,
                   " without certificates: anyone who can reach this port controls the server");
     }
@@ -79,8 +94,10 @@ class Server::Impl {
   }
 
   TaskServer& server() { return *server_; }
+  bool exits_with_job() const { return exits_with_job_; }
 
  private:
+  const bool exits_with_job_;
   std::unique_ptr<TaskServer> server_;
 };
 
@@ -112,7 +129,15 @@ uint64_t Server::incarnation() const {
 int Server::join() {
   {
     StopOnSignal signals;
-    impl_->server().wait(signals.token());
+    TaskServer& server = impl_->server();
+    // Without a chief's program this one would serve for ever, and nobody would know why.
+    for (Reminder reminder; !server.wait(signals.token(), reminder.next());) {
+      if (!reminder.is_due() || !impl_->exits_with_job() || was_used(server.context())) continue;
+      log_warning(task().to_string(),
+                  " serves, but no chief's program has used it yet; start the program once more, "
+                  "with the same cluster spec and as its chief: with --task_type chief, or with "
+                  "\"type\": \"chief\" in TF_CONFIG's \"task\"");
+    }
   }
   stop();
   return 0;

@@ -27,8 +27,8 @@ struct ServerOptions {
   // Folder inside which programs may let this task read the files of datasets; empty to let it read
   // none. Names that are relative are relative to this folder.
   std::string data_root = {};
-  // Folder with this task's certificates, as `trireme certs init` writes them (docs/security.md).
-  // Without certificates, only this machine can reach the server.
+  // Folder with this task's certificates, as `trireme certs init` writes them (docs/security.md);
+  // empty for that of the Cluster. Without certificates, only this machine can reach the server.
   std::string certs = {};
   // True to listen on addresses that other machines can reach, without certificates. Anyone who can
   // reach the port then controls the server.
@@ -70,7 +70,8 @@ class Server {
   uint64_t incarnation() const;
 
   // Blocks until the job ends, the server is stopped, or the process gets SIGTERM or SIGINT, which
-  // it handles in the meantime. Then stops the server and returns 0, the exit code for main().
+  // it handles in the meantime. Then stops the server and returns 0, the exit code for main(). A
+  // server that exits with the job logs a warning if no chief's program uses it.
   int join();
 
   // Lets calls in flight complete for up to ten seconds, then cancels them. Returns when no call

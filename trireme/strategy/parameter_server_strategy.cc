@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
 #include "trireme/capture/variable_registry.h"
+#include "trireme/cluster/strategy_tasks.h"
 #include "trireme/data/rebatch.h"
 #include "trireme/ps/parameter_server_backend.h"
 #include "trireme/strategy/module_pairs.h"
@@ -17,12 +18,22 @@
 namespace trireme {
 namespace {
 
-// Returns `spec`, or throws Error if it is empty.
-const ClusterSpec& require_cluster(const ClusterSpec& spec) {
-  if (!spec.empty()) return spec;
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      "no cluster was given; set TF_CONFIG, or pass a cluster spec with worker and ps tasks");
+// Returns the tasks of `cluster`. Throws Error if there are none, or if this process does not train
+// on parameter servers.
+const ClusterSpec& require_cluster(const Cluster& cluster) {
+  if (cluster.is_local()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "no cluster was given; set TF_CONFIG, or pass a cluster spec with worker and ps tasks");
+  }
+  internal::check_trains(cluster, "ps");
+  return cluster.spec;
+}
+
+ParameterServerStrategyOptions with_certs_of(const Cluster& cluster,
+                                             ParameterServerStrategyOptions options) {
+  if (options.certs.empty()) options.certs = cluster.certs;
+  return options;
 }
 
 ParameterServersOptions servers_options(const ParameterServerStrategyOptions& options) {
@@ -72,8 +83,8 @@ ModulePair pair_of(const torch::nn::Module& module, const torch::nn::Module& loc
 
 ParameterServerStrategy::ParameterServerStrategy(const Cluster& cluster,
                                                  ParameterServerStrategyOptions options)
-    : spec_(require_cluster(cluster.spec)),
-      options_(std::move(options)),
+    : spec_(require_cluster(cluster)),
+      options_(with_certs_of(cluster, std::move(options))),
       servers_(spec_, servers_options(options_)) {}
 
 void ParameterServerStrategy::pull_module(const torch::nn::Module& module,

@@ -40,7 +40,7 @@ struct ParameterServerStrategyOptions {
   Placement placement = Placement::kRoundRobin;
   // Time limit for all ps tasks to be up when the strategy is made.
   std::chrono::milliseconds connect_timeout = std::chrono::minutes(5);
-  // Folder with this program's certificates. Empty for connections without certificates.
+  // Folder with this program's certificates; empty for that of the Cluster.
   std::string certs;
   // Largest gradient in bytes that a step may push whole for a variable that it reads only by rows.
   // A step that would push a larger one is rejected when it is captured: each of its runs would

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+
+#include "trireme/cluster/resolver.h"
+
+// Which tasks of a cluster a strategy uses, and for what. This is decided here for all strategies,
+// so that a process which no strategy uses finds out before it trains alone or serves nobody.
+namespace trireme::internal {
+
+// What a process does under a strategy.
+enum class Duty { kTrain, kServe, kEvaluate, kNone };
+
+// Returns what this process of the cluster does under the strategy of this name. An unknown name
+// stands for a strategy that trains in one process.
+Duty duty_of(const Cluster& cluster, const std::string& strategy);
+
+// Throws Error if this process has no duty under the strategy, or if the strategy needs tasks that
+// the cluster lacks. The message says how the process should have been started.
+void check_has_duty(const Cluster& cluster, const std::string& strategy);
+
+// Throws Error unless this process is one that trains under the strategy, and so may make it.
+void check_trains(const Cluster& cluster, const std::string& strategy);
+
+// Logs a warning that names the jobs of the cluster which the strategy does not use, if there are
+// any.
+void warn_of_unused_jobs(const Cluster& cluster, const std::string& strategy);
+
+}  // namespace trireme::internal
