@@ -9,7 +9,8 @@
 namespace tr = trireme;
 using torch::Tensor;
 
-int main() {
+int main(int argc, char** argv) try {
+  tr::Flags(argc, argv, tr::Usage{.about = "Captures a training step once and replays it."});
   torch::manual_seed(1);
   torch::nn::Linear net(1, 1);
   tr::Sgd optimizer(net, {.lr = 0.1});
@@ -50,4 +51,7 @@ int main() {
   } catch (const tr::Error& error) {
     std::printf("%s\n", error.what());
   }
+} catch (const tr::Error& error) {
+  std::cerr << error.what() << '\n';
+  return 1;
 }

@@ -21,8 +21,14 @@ std::pair<torch::Tensor, torch::Tensor> points(int64_t count) {
 }
 
 int main(int argc, char** argv) try {
-  tr::CentralStorageStrategy strategy(
-      {.compute_devices = devices_flag(argc, argv), .parameter_device = "/cpu:0"});
+  const tr::Flags flags(
+      argc, argv,
+      tr::Usage{
+          .about = "Trains on several devices of this machine, with the parameters on one of them.",
+          .flags = {kDevicesFlag}});
+  const tr::Strategy strategy = tr::make_strategy(
+      tr::resolve(flags), "central_storage",
+      {.central_storage = {.compute_devices = devices_of(flags), .parameter_device = "/cpu:0"}});
   torch::manual_seed(1);
   tr::Model model(nn::Sequential(nn::Linear(2, 32), nn::ReLU(), nn::Linear(32, 4)), strategy);
   std::cout << model.summary();

@@ -5,19 +5,28 @@
 
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <iostream>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace tr = trireme;
 using torch::Tensor;
 
 int main(int argc, char** argv) try {
-  const std::string folder = argc > 1 ? argv[1] : "checkpoints";
-  const int64_t dies_after = argc > 2 ? std::atoi(argv[2]) : -1;  // as if the machine were lost
+  const tr::Flags flags(argc, argv,
+                        tr::Usage{.about = "Trains, and continues from its newest checkpoint.",
+                                  .arguments = "[FOLDER [STEP]]"});
+  tr::Cluster me = tr::resolve(flags);
+  if (me.is_server()) return tr::Server(me).join();
+  std::optional<tr::InProcessCluster> local;  // without a cluster: a small one in this process
+  if (me.is_local())
+    me.spec = local.emplace(tr::InProcessClusterOptions{.workers = 1, .ps = 2}).spec();
+  const std::vector<std::string>& rest = flags.rest();
+  const std::string folder = rest.empty() ? "checkpoints" : rest[0];
+  const int64_t dies_after = rest.size() > 1 ? std::stoi(rest[1]) : -1;  // as if it were lost
 
-  tr::InProcessCluster cluster({.workers = 1, .ps = 2});
-  tr::ParameterServerStrategy strategy(cluster.resolver());
+  tr::ParameterServerStrategy strategy(me);
   torch::manual_seed(1);
   auto net = strategy.distribute<torch::nn::Linear>(2, 1);
   tr::Adam optimizer(net, {.lr = 0.05});
@@ -52,6 +61,7 @@ int main(int argc, char** argv) try {
   for (const std::string& path : manager.checkpoints()) {
     std::printf("kept: %s\n", path.substr(path.rfind('/') + 1).c_str());
   }
+  tr::end_job(me);
 } catch (const tr::Error& error) {
   std::cerr << error.what() << '\n';
   return 1;

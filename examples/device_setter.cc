@@ -6,13 +6,17 @@
 #include <iostream>
 #include <vector>
 
-#include "example_cluster.h"
+#include "examples/example_cluster.h"
 
 namespace tr = trireme;
 using torch::Tensor;
 
-int main(int argc, char** argv) {
-  ExampleCluster cluster(argc, argv);
+int main(int argc, char** argv) try {
+  const tr::Flags flags(argc, argv,
+                        tr::Usage{.about = "Places variables on the parameter servers in turn.",
+                                  .flags = {ExampleCluster::flag()}});
+  ExampleCluster cluster(flags);
+  if (cluster.me().is_server()) return tr::Server(cluster.me()).join();
   tr::DeviceScope setter(tr::replica_device_setter({.ps_tasks = 2}));
 
   std::vector<tr::Variable> v;
@@ -29,7 +33,7 @@ int main(int argc, char** argv) {
     Tensor u = t + v[3].read();  // "/job:worker/task:1/gpu:1"
     return std::vector<Tensor>{s, t, u};
   });
-  tr::Session session(cluster.target());
+  tr::Session session(cluster.target(), cluster.options());
   for (const Tensor& sum : session.run(sums)) std::cout << sum.item<float>() << "\n";
   std::cout << "\n" << session.graph(sums).explain();
 
@@ -41,4 +45,8 @@ int main(int argc, char** argv) {
     tr::Variable w("w" + std::to_string(size), torch::zeros({size}));
     std::cout << w.name() << " is on " << w.device() << "\n";
   }
+  tr::end_job(cluster.me());
+} catch (const tr::Error& error) {
+  std::cerr << error.what() << '\n';
+  return 1;
 }

@@ -1,7 +1,5 @@
 // A convolutional net learns handwritten digits, by default on a cluster in this process: three
 // workers, two parameter servers.
-//
-//   digits DIGITS.csv [--strategy default]
 #include "examples/digits.h"
 
 #include <torch/torch.h>
@@ -15,21 +13,24 @@ namespace tr = trireme;
 namespace nn = torch::nn;
 
 int main(int argc, char** argv) try {
-  const tr::Flags flags(argc, argv);
+  const tr::Flags flags(argc, argv,
+                        tr::Usage{.about = "A convolutional net learns handwritten digits.",
+                                  .arguments = "DIGITS.csv"});
   tr::Cluster me = tr::resolve(flags);
+  if (me.is_server()) return tr::Server(me).join();
   if (flags.rest().size() != 1) {
-    std::cerr << "usage: digits DIGITS.csv [--strategy ps|default]\n";
+    std::cerr << flags.help();
     return 2;
   }
   const Digits all = Digits::load(flags.rest()[0]);
   const Digits train = all.part(/*test=*/false), test = all.part(/*test=*/true);
 
-  std::optional<tr::InProcessCluster> local;
-  if (me.is_local() && flags.strategy() != "default") {
-    me = local.emplace(tr::InProcessClusterOptions{.workers = 3, .ps = 2}).resolver();
+  std::optional<tr::InProcessCluster> local;  // without a cluster: a small one in this process
+  if (me.is_local() && (me.strategy.empty() || me.strategy == "ps")) {
+    me.spec = local.emplace(tr::InProcessClusterOptions{.workers = 3, .ps = 2}).spec();
   }
   torch::manual_seed(1);
-  tr::Strategy strategy = tr::make_strategy(me, flags.strategy(), {.ps = {.certs = flags.certs()}});
+  tr::Strategy strategy = tr::make_strategy(me);
   tr::Model model(DigitsNet(), strategy);
   model.compile({.optimizer = tr::Adam({.lr = 0.002}),
                  .loss = nn::CrossEntropyLoss(),
@@ -41,7 +42,8 @@ int main(int argc, char** argv) try {
              .validation_freq = 5,
              .verbose = tr::Verbose::kLines});
   const tr::Logs logs = model.evaluate(test.images, test.labels, {.verbose = tr::Verbose::kSilent});
-  std::printf("test accuracy %.4f\n", logs["accuracy"]);
+  if (me.is_chief()) std::printf("test accuracy %.4f\n", logs["accuracy"]);
+  tr::end_job(me);
 } catch (const std::exception& error) {
   std::cerr << error.what() << '\n';
   return 1;

@@ -4,12 +4,18 @@
 #include <trireme/trireme.h>
 
 #include <iostream>
+#include <optional>
 
 namespace tr = trireme;
 
-int main() {
-  tr::InProcessCluster cluster({.workers = 2, .ps = 2});
-  tr::ParameterServerStrategy strategy(cluster.resolver());
+int main(int argc, char** argv) try {
+  const tr::Flags flags(argc, argv, tr::Usage{.about = "Adds one to five on the workers."});
+  tr::Cluster me = tr::resolve(flags);
+  if (me.is_server()) return tr::Server(me).join();
+  std::optional<tr::InProcessCluster> local;  // without a cluster: a small one in this process
+  if (me.is_local())
+    me.spec = local.emplace(tr::InProcessClusterOptions{.workers = 2, .ps = 2}).spec();
+  tr::ParameterServerStrategy strategy(me);
   tr::ClusterCoordinator coordinator(strategy);
   auto scope = strategy.scope();
   tr::Variable sum("sum", torch::zeros({}, torch::kInt64));
@@ -19,4 +25,8 @@ int main() {
   for (int i = 0; i < 5; ++i) coordinator.schedule(add, numbers);
   coordinator.join();
   std::cout << sum.read().item<int64_t>() << '\n';
+  tr::end_job(me);
+} catch (const tr::Error& error) {
+  std::cerr << error.what() << '\n';
+  return 1;
 }

@@ -20,7 +20,13 @@ std::pair<torch::Tensor, torch::Tensor> points(int64_t count) {
 }
 
 int main(int argc, char** argv) try {
-  tr::MirroredStrategy strategy({.devices = devices_flag(argc, argv)});
+  const tr::Flags flags(
+      argc, argv,
+      tr::Usage{
+          .about = "Trains on several devices of this machine, by default on two logical CPUs.",
+          .flags = {kDevicesFlag}});
+  const tr::Strategy strategy = tr::make_strategy(tr::resolve(flags), "mirrored",
+                                                  {.mirrored = {.devices = devices_of(flags)}});
   std::printf("%d replicas\n", strategy.num_replicas_in_sync());
   torch::manual_seed(1);
   tr::Model model(nn::Sequential(nn::Linear(2, 32), nn::ReLU(), nn::Linear(32, 1)), strategy);

@@ -7,7 +7,9 @@
 
 namespace tr = trireme;
 
-int main() {
+int main(int argc, char** argv) try {
+  const tr::Flags flags(argc, argv, tr::Usage{.about = "Adds one to five in this process."});
+  tr::make_strategy(tr::resolve(flags), "default");  // an error for one of several workers
   tr::Variable sum("sum", torch::zeros({}, torch::kInt64));
   auto add = tr::function("add", [&](tr::Iterator& numbers) { sum.assign_add(numbers.next()); });
 
@@ -20,4 +22,7 @@ int main() {
   } catch (const tr::Error& error) {
     std::cout << tr::error_code_name(error.code()) << ": " << error.what() << '\n';
   }
+} catch (const tr::Error& error) {
+  std::cerr << error.what() << '\n';
+  return 1;
 }

@@ -4,14 +4,18 @@
 
 #include <iostream>
 
-#include "example_cluster.h"
+#include "examples/example_cluster.h"
 
 namespace tr = trireme;
 using torch::Tensor;
 
-int main(int argc, char** argv) {
-  ExampleCluster cluster(argc, argv);
-  tr::Session session(cluster.target());
+int main(int argc, char** argv) try {
+  const tr::Flags flags(argc, argv,
+                        tr::Usage{.about = "Pins operators of one function to tasks of a cluster.",
+                                  .flags = {ExampleCluster::flag()}});
+  ExampleCluster cluster(flags);
+  if (cluster.me().is_server()) return tr::Server(cluster.me()).join();
+  tr::Session session(cluster.target(), cluster.options());
   std::cout << "The session's master is " << session.master() << ".\n";
 
   auto add = tr::function("add", [] {
@@ -37,4 +41,8 @@ int main(int argc, char** argv) {
   } catch (const tr::Error& error) {
     std::cout << "\n" << error.what() << "\n";
   }
+  tr::end_job(cluster.me());
+} catch (const tr::Error& error) {
+  std::cerr << error.what() << '\n';
+  return 1;
 }

@@ -9,7 +9,8 @@
 namespace tr = trireme;
 using torch::Tensor;
 
-int main() {
+int main(int argc, char** argv) try {
+  tr::Flags(argc, argv, tr::Usage{.about = "Schedules functions on workers in this process."});
   tr::InProcessCluster cluster({.workers = 2, .ps = 2});
   tr::ParameterServerStrategy strategy(cluster.resolver());
   auto scope = strategy.scope();
@@ -48,4 +49,7 @@ int main() {
   } catch (const tr::Error& error) {
     std::cout << error.what() << '\n';
   }
+} catch (const tr::Error& error) {
+  std::cerr << error.what() << '\n';
+  return 1;
 }

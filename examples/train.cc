@@ -11,14 +11,14 @@ namespace tr = trireme;
 namespace nn = torch::nn;
 
 int main(int argc, char** argv) try {
-  const tr::Flags flags(argc, argv);
-  const tr::Cluster me = tr::resolve(flags);  // the cluster, and which task this process is
-  if (me.is_server()) return tr::Server(me, {.certs = flags.certs()}).join();
+  const tr::Flags flags(argc, argv, tr::Usage{.about = "Learns which points are in a circle."});
+  tr::Cluster me = tr::resolve(flags);  // the cluster, and which task this process is
+  if (me.is_server()) return tr::Server(me).join();
 
   std::optional<tr::InProcessCluster> local;  // without a cluster: a small one in this process
-  if (me.is_local()) local.emplace(tr::InProcessClusterOptions{.workers = 2, .ps = 1});
-  tr::ParameterServerStrategy strategy(local ? local->resolver().cluster() : me,
-                                       {.certs = flags.certs()});
+  if (me.is_local())
+    me.spec = local.emplace(tr::InProcessClusterOptions{.workers = 2, .ps = 1}).spec();
+  tr::ParameterServerStrategy strategy(me);
   auto net = strategy.distribute<nn::Sequential>(nn::Linear(2, 32), nn::ReLU(), nn::Linear(32, 1));
   auto scope = strategy.scope();  // variables made from here on are on the parameter servers
   tr::Adam optimizer(net, {.lr = 0.01});
@@ -41,7 +41,7 @@ int main(int argc, char** argv) try {
     coordinator.join();
     std::printf("epoch %d: loss %.3f\n", epoch, coordinator.fetch(loss).item<float>());
   }
-  if (!local) tr::end_job(me.spec, {.certs = flags.certs()});
+  tr::end_job(me);
 } catch (const tr::Error& error) {
   std::cerr << error.what() << '\n';
   return 1;

@@ -1,15 +1,15 @@
 // Trains on a cluster in this process: three workers, two parameter servers. Large variables are
 // split into shards of at least 256 KiB.
 //
-//   train_in_process_cluster [FOLDER]
-//
-// Logs and the best weights are written into the folder, by default "run".
+// Logs and the best weights are written into a folder, by default "run". In a cluster of processes
+// the same program trains on that one.
 #include <torch/torch.h>
 #include <trireme/trireme.h>
 
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 
 namespace tr = trireme;
 namespace nn = torch::nn;
@@ -37,14 +37,21 @@ tr::Dataset points_of_a_worker(const tr::InputContext& context) {
 }
 
 int main(int argc, char** argv) try {
-  const std::string folder = argc > 1 ? argv[1] : "run";
+  const tr::Flags flags(
+      argc, argv,
+      tr::Usage{.about = "Trains on three workers and two parameter servers in this process.",
+                .arguments = "[FOLDER]"});
+  tr::Cluster me = tr::resolve(flags);
+  if (me.is_server()) return tr::Server(me).join();
+  std::optional<tr::InProcessCluster> local;  // without a cluster: a small one in this process
+  if (me.is_local())
+    me.spec = local.emplace(tr::InProcessClusterOptions{.workers = 3, .ps = 2}).spec();
+  const std::string folder = flags.rest().empty() ? "run" : flags.rest()[0];
   std::filesystem::create_directories(folder);
-  tr::InProcessCluster cluster({.workers = 3, .ps = 2});
-  std::cout << cluster.spec().to_json() << "\n";
+  std::cout << me.spec.to_json() << "\n";
 
   torch::manual_seed(1);
-  tr::ParameterServerStrategy strategy(cluster.resolver(),
-                                       {.partitioner = tr::MinSizePartitioner(256 << 10, 2)});
+  tr::ParameterServerStrategy strategy(me, {.partitioner = tr::MinSizePartitioner(256 << 10, 2)});
   tr::Model model(Net(), strategy);
   model.compile({.optimizer = tr::Adam({.lr = 0.002}),
                  .loss = nn::CrossEntropyLoss(),
@@ -63,6 +70,7 @@ int main(int argc, char** argv) try {
                                  if (logs["loss"] < 0.001) fit.stop();
                                })}});
   std::printf("accuracy of the last epoch: %.2f\n", history["accuracy"].back());
+  tr::end_job(me);
 } catch (const tr::Error& error) {
   std::cerr << error.what() << '\n';
   return 1;

@@ -47,8 +47,8 @@ tr::Model<ShipNet> make_model(const tr::Strategy& strategy) {
   return model;
 }
 
-void train_as_chief(const tr::Cluster& me, const std::string& folder, const std::string& certs) {
-  auto model = make_model(tr::ParameterServerStrategy(me, {.certs = certs}));
+void train_as_chief(const tr::Cluster& me, const std::string& folder) {
+  auto model = make_model(tr::ParameterServerStrategy(me));
   tr::FitOptions options{.epochs = 5, .steps_per_epoch = 20, .verbose = tr::Verbose::kLines};
   if (!folder.empty()) {
     options.callbacks = {tr::BackupAndRestore(folder), tr::TensorBoard(folder + "/logs")};
@@ -73,10 +73,14 @@ void evaluate_as_evaluator(const std::string& folder) {
 }
 
 int main(int argc, char** argv) try {
-  const tr::Flags flags(argc, argv);
+  const tr::Flags flags(
+      argc, argv,
+      tr::Usage{.about = "Trains in a cluster of processes, each of which runs this "
+                         "program. Checkpoints and logs are in the folder.",
+                .arguments = "[FOLDER]"});
   const tr::Cluster me = tr::resolve(flags);
   const std::string folder = flags.rest().empty() ? "" : flags.rest()[0];
-  if (me.is_server()) return tr::Server(me, {.certs = flags.certs()}).join();
+  if (me.is_server()) return tr::Server(me).join();
   if (me.is_evaluator()) {
     if (folder.empty()) {
       std::cerr << "The evaluator needs the folder of the checkpoints.\n";
@@ -89,8 +93,8 @@ int main(int argc, char** argv) try {
     std::cerr << "This process has no cluster; give --cluster FILE, or set TF_CONFIG.\n";
     return 2;
   }
-  train_as_chief(me, folder, flags.certs());
-  tr::end_job(me.spec, {.certs = flags.certs()});
+  train_as_chief(me, folder);
+  tr::end_job(me);
   return 0;
 } catch (const tr::Error& error) {
   std::cerr << error.what() << '\n';

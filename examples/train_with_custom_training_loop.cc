@@ -6,6 +6,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iostream>
+#include <optional>
 
 #include "examples/training_loop.h"
 
@@ -23,14 +25,22 @@ void write_ships(const std::string& folder, int files) {
   }
 }
 
-int main() {
+int main(int argc, char** argv) try {
+  const tr::Flags flags(argc, argv,
+                        tr::Usage{.about = "Trains with a training loop of its own on CSV files."});
+  tr::Cluster me = tr::resolve(flags);
+  if (me.is_server()) {
+    return tr::Server(me, {.data_root = std::filesystem::temp_directory_path()}).join();
+  }
+  std::optional<tr::InProcessCluster> local;  // without a cluster: a small one in this process
+  if (me.is_local())
+    me.spec = local.emplace(tr::InProcessClusterOptions{.workers = 3, .ps = 2}).spec();
   std::string folder = (std::filesystem::temp_directory_path() / "ships-XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) return 1;
   write_ships(folder, 3);
   {
-    tr::InProcessCluster cluster({.workers = 3, .ps = 2});
     const tr::StringLookup lookup = vocabulary();
-    train(cluster.resolver(), [&](const tr::InputContext& context) {
+    train(me, [&](const tr::InputContext& context) {
       return tr::Dataset::csv(folder + "/ships-*.csv",
                               {.columns = {tr::text_column("first", kCargoBytes),
                                            tr::text_column("second", kCargoBytes),
@@ -47,4 +57,8 @@ int main() {
     });
   }
   std::filesystem::remove_all(folder);
+  tr::end_job(me);
+} catch (const tr::Error& error) {
+  std::cerr << error.what() << '\n';
+  return 1;
 }

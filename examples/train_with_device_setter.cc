@@ -34,10 +34,13 @@ struct Training {
   tr::Sgd optimizer{{weight, bias}, {.lr = 0.1}};
 };
 
-int main() try {
-  const tr::Cluster me = tr::TfConfigResolver();
+int main(int argc, char** argv) try {
+  const tr::Flags flags(
+      argc, argv, tr::Usage{.about = "Every worker runs a training loop on shared variables."});
+  const tr::Cluster me = tr::resolve(flags);
   if (me.is_local()) {
-    std::cerr << "set TF_CONFIG, or use trireme launch --same-binary\n";
+    std::cerr << "This process has no cluster; give --cluster FILE, set TF_CONFIG, or use trireme "
+                 "launch --same-binary.\n";
     return 2;
   }
   const tr::ClusterSpec& spec = me.spec;
@@ -59,7 +62,8 @@ int main() try {
 
   if (me.is_worker()) {
     tr::Server server(me);
-    tr::Session session(server.target(), {.container = "training", .initializes = false});
+    tr::Session session(server.target(),
+                        {.container = "training", .initializes = false, .certs = me.certs});
     Tensor loss;
     for (int i = 0; i < kSteps; ++i) loss = session.run(step);
     std::printf("%d steps, loss %.4f\n", kSteps, loss.item<double>());
@@ -68,7 +72,8 @@ int main() try {
     return server.join();
   }
   // The chief initializes the variables, and waits for the workers.
-  tr::Session session("grpc://" + spec.address({"worker", 0}), {.container = "training"});
+  tr::Session session("grpc://" + spec.address({"worker", 0}),
+                      {.container = "training", .certs = me.certs});
   const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(2);
   std::vector<Tensor> values = session.run(read_all);
   while (values[0].item<int64_t>() < spec.num_tasks("worker")) {
@@ -80,7 +85,7 @@ int main() try {
             << training.bias.name() << " on " << training.bias.device() << "\n";
   std::printf("y = %.2f a + %.2f b + %.2f\n", values[1][0].item<double>(),
               values[1][1].item<double>(), values[2].item<double>());
-  tr::end_job(spec);
+  tr::end_job(me);
 } catch (const std::exception& error) {
   std::cerr << error.what() << '\n';
   return 1;

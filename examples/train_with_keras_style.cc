@@ -2,10 +2,8 @@
 // runs ten steps in one closure. A flag chooses the strategy; without a cluster, one starts in this
 // process.
 //
-//   train_with_keras_style [FILE] [--strategy ps|default]
-//
-// If the file exists, the weights in it are used instead of training. Otherwise the trained weights
-// are written to it.
+// If the file that it is given exists, the weights in it are used instead of training. Otherwise
+// the trained weights are written to it.
 #include <torch/torch.h>
 #include <trireme/trireme.h>
 
@@ -30,16 +28,18 @@ tr::Dataset batches_of_a_worker(const tr::InputContext& context) {
 }
 
 int main(int argc, char** argv) try {
-  const tr::Flags flags(argc, argv);
+  const tr::Flags flags(argc, argv,
+                        tr::Usage{.about = "Trains with compile and fit, under any strategy.",
+                                  .arguments = "[FILE]"});
   tr::Cluster me = tr::resolve(flags);
-  if (me.is_server()) return tr::Server(me, {.certs = flags.certs()}).join();
+  if (me.is_server()) return tr::Server(me).join();
 
-  std::optional<tr::InProcessCluster> local;
-  if (me.is_local() && flags.strategy() != "default") {
-    me = local.emplace(tr::InProcessClusterOptions{.workers = 3, .ps = 2}).resolver();
+  std::optional<tr::InProcessCluster> local;  // without a cluster: a small one in this process
+  if (me.is_local() && (me.strategy.empty() || me.strategy == "ps")) {
+    me.spec = local.emplace(tr::InProcessClusterOptions{.workers = 3, .ps = 2}).spec();
   }
   torch::manual_seed(1);
-  tr::Strategy strategy = tr::make_strategy(me, flags.strategy(), {.ps = {.certs = flags.certs()}});
+  tr::Strategy strategy = tr::make_strategy(me);
   tr::Model model(nn::Sequential(nn::Linear(2, 32), nn::ReLU(), nn::Linear(32, 1)), strategy);
   model.compile({.optimizer = tr::Adam({.lr = 0.03}),
                  .loss = nn::BCEWithLogitsLoss(),
@@ -59,17 +59,19 @@ int main(int argc, char** argv) try {
                    .callbacks = {tr::EarlyStopping({.patience = 3, .restore_best_weights = true}),
                                  tr::TerminateOnNan()},
                    .verbose = tr::Verbose::kLines});
-    std::printf("validation loss %.2f after the first epoch, %.2f after the last\n",
-                history["val_loss"].front(), history["val_loss"].back());
+    if (me.is_chief())
+      std::printf("validation loss %.2f after the first epoch, %.2f after the last\n",
+                  history["val_loss"].front(), history["val_loss"].back());
     if (!file.empty()) model.save(file);
   }
   const tr::Logs logs = model.evaluate(x_test, y_test, {.verbose = tr::Verbose::kSilent});
-  std::printf("test accuracy %.3f\n", logs["accuracy"]);
   const torch::Tensor answers = model.predict(torch::tensor({{0.1f, 0.2f}, {0.9f, -0.8f}})) > 0;
+  if (!me.is_chief()) return 0;
+  std::printf("test accuracy %.3f\n", logs["accuracy"]);
   std::printf("(0.1, 0.2) is %s, (0.9, -0.8) is %s\n",
               answers[0].item<bool>() ? "inside" : "outside",
               answers[1].item<bool>() ? "inside" : "outside");
-  if (!local && !me.is_local()) tr::end_job(me.spec, {.certs = flags.certs()});
+  tr::end_job(me);
 } catch (const tr::Error& error) {
   std::cerr << error.what() << '\n';
   return 1;

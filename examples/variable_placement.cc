@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "example_cluster.h"
+#include "examples/example_cluster.h"
 
 namespace tr = trireme;
 using torch::Tensor;
@@ -27,8 +27,13 @@ std::string described(const tr::Variable& v) {
   return v.name() + " is " + (v.device().empty() ? "in the program" : "on " + v.device());
 }
 
-int main(int argc, char** argv) {
-  ExampleCluster cluster(argc, argv);
+int main(int argc, char** argv) try {
+  const tr::Flags flags(
+      argc, argv,
+      tr::Usage{.about = "Places variables on tasks and shares them among clients, one per worker.",
+                .flags = {ExampleCluster::flag()}});
+  ExampleCluster cluster(flags);
+  if (cluster.me().is_server()) return tr::Server(cluster.me()).join();
   const tr::Variable weight = make_variable("weight", torch::zeros({3}), "/job:ps/task:0");
   const tr::Variable finished = make_variable("finished", torch::tensor(0), "/job:ps/task:1");
   const tr::Variable local("local", torch::tensor(7));
@@ -42,7 +47,8 @@ int main(int argc, char** argv) {
   // In a real job each client is a separate program on its worker's machine.
   const auto client = [&](int index) {
     const bool chief = index == 0;
-    tr::Session session(cluster.target(index), {.container = "job", .initializes = chief});
+    tr::Session session(cluster.target(index),
+                        {.container = "job", .initializes = chief, .certs = cluster.me().certs});
     for (int i = 0; i < kSteps; ++i) session.run(step, torch::full({3}, index + 1.0f));
     session.run(finish);
     const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
@@ -62,8 +68,12 @@ int main(int argc, char** argv) {
   for (auto& report : reports) std::cout << report.get();
 
   // A session without a container has its own copies of the variables, with the program's values.
-  tr::Session own(cluster.target());
+  tr::Session own(cluster.target(), cluster.options());
   std::cout << "in a session of its own weight is " << own.run(read)[0].item<float>() << "\n\n";
   std::cout << own.graph(tr::function("sum", [&] { return weight.read().sum() + local.read(); }))
                    .explain();
+  tr::end_job(cluster.me());
+} catch (const std::exception& error) {
+  std::cerr << error.what() << '\n';
+  return 1;
 }

@@ -4,12 +4,20 @@
 #include <trireme/trireme.h>
 
 #include <cstdio>
+#include <iostream>
+#include <optional>
 
 namespace tr = trireme;
 
-int main() {
-  tr::InProcessCluster cluster({.workers = 2, .ps = 2});
-  tr::ParameterServerStrategy strategy(cluster.resolver(), {.replicas = 2});
+int main(int argc, char** argv) try {
+  const tr::Flags flags(argc, argv,
+                        tr::Usage{.about = "Trains with two replicas on each of two workers."});
+  tr::Cluster me = tr::resolve(flags);
+  if (me.is_server()) return tr::Server(me).join();
+  std::optional<tr::InProcessCluster> local;  // without a cluster: a small one in this process
+  if (me.is_local())
+    me.spec = local.emplace(tr::InProcessClusterOptions{.workers = 2, .ps = 2}).spec();
+  tr::ParameterServerStrategy strategy(me, {.replicas = 2});
   auto net = strategy.distribute<torch::nn::Linear>(1, 1);
   auto scope = strategy.scope();
   tr::Sgd optimizer(net, {.lr = 0.1});
@@ -41,4 +49,8 @@ int main() {
               tr::track(net)[0].read().item<float>(), tr::track(net)[1].read().item<float>(),
               coordinator.fetch(loss).item<float>(),
               static_cast<long>(examples.read().item<int64_t>()));
+  tr::end_job(me);
+} catch (const tr::Error& error) {
+  std::cerr << error.what() << '\n';
+  return 1;
 }
