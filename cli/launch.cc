@@ -1,6 +1,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <map>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -45,6 +46,8 @@ cluster. With --same-binary the program itself runs in every role; tr::resolve()
 serve. With --mirrored the program runs as each worker, for tr::MultiWorkerMirroredStrategy; there is
 no server and no chief, and what follows about the program is about worker 0. The other workers get
 SIGTERM when worker 0 has ended after a signal, and otherwise --grace seconds after it has ended.
+
+Each task gets its share of the cores as OMP_NUM_THREADS, unless that variable is set.
 
 Each line of a server's output is prefixed with its task, for example [worker/0]. The program's own
 output is not changed. When the program ends, or on Ctrl-C or SIGTERM, everything is stopped. The exit
@@ -148,15 +151,16 @@ class Event {
 };
 
 // Runs the chief's program until it ends. Passes on to it a signal that asks the launcher to end.
-ExitStatus run_program(const std::vector<std::string>& program, const std::string& tf_config,
-                       Duration grace, const StopOnSignal& signals) {
+ExitStatus run_program(const std::vector<std::string>& program,
+                       const std::map<std::string, std::string>& environment, Duration grace,
+                       const StopOnSignal& signals) {
   Event over;
   // In a terminal the program stays in the foreground, so that it can read from the terminal.
   // Elsewhere it leads a process group, so that the processes it started end with it.
   const bool foreground = in_foreground();
   auto process =
       value_or_throw(Subprocess::start({.argv = program,
-                                        .environment = {{"TF_CONFIG", tf_config}},
+                                        .environment = environment,
                                         .own_group = !foreground,
                                         .on_exit = [&](const ExitStatus&) { over.set(); }}));
   {
@@ -181,12 +185,13 @@ ExitStatus run_program(const std::vector<std::string>& program, const std::strin
 // Runs the program, and again as the options say, until it ends for good. Returns the exit code of
 // the launch.
 int run_until_done(const LaunchFlags& options, const std::vector<std::string>& program,
-                   const std::string& tf_config, const StopOnSignal& signals) {
+                   const std::map<std::string, std::string>& environment,
+                   const StopOnSignal& signals) {
   const Duration grace = seconds_of("--grace", options.grace);
   RestartPolicy policy(seconds_of("--restart-delay", options.restart_delay));
   for (;;) {
     const Time begin = Clock::real().now();
-    const ExitStatus status = run_program(program, tf_config, grace, signals);
+    const ExitStatus status = run_program(program, environment, grace, signals);
     if (!options.restart || status.ok() || signals.token().stop_requested()) {
       if (status.signal != 0) say(absl::StrCat("the program was ", status.to_string()));
       return status.shell_code();
@@ -224,7 +229,7 @@ int launch(const LaunchFlags& options, const std::vector<std::string>& program) 
   }
   if (options.restart)
     cluster.restart_servers(seconds_of("--restart-delay", options.restart_delay));
-  const int code = run_until_done(options, program, cluster.tf_config(self), signals);
+  const int code = run_until_done(options, program, cluster.environment(self), signals);
   // Without a signal the other workers end by themselves.
   if (options.mirrored) {
     cluster.wait_for_end(after(seconds_of("--grace", options.grace)), signals.token());

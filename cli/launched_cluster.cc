@@ -10,7 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "cli/command.h"
 #include "trireme/base/executor.h"
+#include "trireme/base/machine.h"
 #include "trireme/base/status.h"
+#include "trireme/cluster/text.h"
 #include "trireme/runtime/cluster_status.h"
 
 // Each server is a Subprocess whose watcher thread calls on_line() and on_exit(). Before the
@@ -34,8 +36,20 @@ constexpr size_t kLastLines = 10;  // Lines of a server that an error shows.
 // Time limit for the servers to stop. A server drains for up to ten seconds.
 constexpr auto kStopLimit = std::chrono::seconds(15);
 
+// Number of threads of OpenMP, which LibTorch's operators use. Threads of several processes that
+// wait for each other keep the cores busy, so more threads than cores make every step many times
+// slower.
+constexpr char kThreads[] = "OMP_NUM_THREADS";
+
 std::string short_name(const TaskId& task) {
   return absl::StrCat(task.job, "/", task.index);
+}
+
+// Returns each task's share of the cores. The program computes only if there are no workers, and
+// otherwise mostly waits for them.
+int threads_of_task(const ClusterSpec& spec) {
+  const int computing = std::max(1, spec.num_tasks("worker")) + spec.num_tasks("ps");
+  return std::max(1, usable_cores() / computing);
 }
 
 }  // namespace
@@ -58,10 +72,14 @@ std::vector<std::string> LaunchedCluster::reserve(int count) {
   return addresses;
 }
 
-std::string LaunchedCluster::tf_config(const TaskId& task) const {
-  return nlohmann::json{{"cluster", nlohmann::json::parse(spec_.to_json())},
-                        {"task", {{"type", task.job}, {"index", task.index}}}}
-      .dump();
+std::map<std::string, std::string> LaunchedCluster::environment(const TaskId& task) const {
+  const nlohmann::json config = {{"cluster", nlohmann::json::parse(spec_.to_json())},
+                                 {"task", {{"type", task.job}, {"index", task.index}}}};
+  std::map<std::string, std::string> variables = {{"TF_CONFIG", config.dump()}};
+  if (!internal::lookup(process_environment(), kThreads)) {
+    variables[kThreads] = std::to_string(threads_of_task(spec_));
+  }
+  return variables;
 }
 
 void LaunchedCluster::expect_programs() {
@@ -87,7 +105,7 @@ void LaunchedCluster::start(const std::vector<std::string>& command,
 absl::StatusOr<std::unique_ptr<Subprocess>> LaunchedCluster::start_task(const TaskId& task) {
   return Subprocess::start({
       .argv = command_,
-      .environment = {{"TF_CONFIG", tf_config(task)}},
+      .environment = environment(task),
       .on_stdout = [=, this](const std::string& line) { on_line(task, STDOUT_FILENO, line); },
       .on_stderr = [=, this](const std::string& line) { on_line(task, STDERR_FILENO, line); },
       .null_stdin = true,

@@ -28,8 +28,9 @@ class LaunchedCluster {
   ~LaunchedCluster();
 
   const ClusterSpec& spec() const { return spec_; }
-  // Returns the TF_CONFIG for the process of a task.
-  std::string tf_config(const TaskId& task) const;
+  // Returns the variables for the process of a task: its TF_CONFIG, and its share of the cores as
+  // OMP_NUM_THREADS, unless this process has that variable.
+  std::map<std::string, std::string> environment(const TaskId& task) const;
 
   // Runs the command once for each task, or for each but one, which the caller runs itself.
   void start(const std::vector<std::string>& command, const std::optional<TaskId>& except = {});

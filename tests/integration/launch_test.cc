@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "cli/restart_policy.h"
 #include "tests/integration/commands.h"
+#include "trireme/base/machine.h"
 #include "trireme/rpc/temporary_folder.h"
 
 namespace trireme {
@@ -89,6 +92,45 @@ TEST(Launch, StopsWaitingForServersAtTheTimeout) {
   EXPECT_EQ(done.status.code, 1);
   EXPECT_THAT(done.stderr_text,
               HasSubstr("trireme: /job:worker/task:0: did not answer within 500ms: "));
+}
+
+// Runs a launch whose processes print their OMP_NUM_THREADS, and returns its output. The variable
+// is empty, so not set, in the launch's own environment unless `threads` sets it.
+std::string printed_threads(std::vector<std::string> flags, const std::string& threads = "") {
+  flags.insert(flags.begin(), "launch");
+  flags.insert(flags.end(), {"--", "sh", "-c", "echo threads $OMP_NUM_THREADS"});
+  SubprocessOptions options = trireme_command(std::move(flags));
+  options.environment["OMP_NUM_THREADS"] = threads;
+  return value_or_throw(run_process(std::move(options), after(kLimit))).stdout_text;
+}
+
+std::string share_of(int tasks) {
+  return absl::StrCat("threads ", std::max(1, usable_cores() / tasks), "\n");
+}
+
+TEST(LaunchThreads, TheTasksThatComputeDivideTheCores) {
+  EXPECT_EQ(printed_threads({"--workers", "1", "--mirrored"}), share_of(1));
+  const std::string mirrored = printed_threads({"--workers", "2", "--mirrored"});
+  EXPECT_THAT(mirrored, ContainsRegex("(^|\n)" + share_of(2)));
+  EXPECT_THAT(mirrored, HasSubstr("[worker/1] " + share_of(2)));
+  // The program waits for the worker, and counts only if there is none.
+  EXPECT_EQ(printed_threads({"--workers", "1"}), share_of(1));
+  EXPECT_EQ(printed_threads({"--workers", "1", "--ps", "1"}), share_of(2));
+  EXPECT_EQ(printed_threads({"--workers", "0", "--ps", "1"}), share_of(2));
+  // This "server" ends at once, which ends the launch before the program is started.
+  EXPECT_EQ(printed_threads({"--workers", "1", "--same-binary"}), "[worker/0] " + share_of(1));
+}
+
+TEST(LaunchThreads, ManyTasksGetOneThreadEach) {
+  const std::string tasks = std::to_string(usable_cores() + 1);
+  EXPECT_THAT(printed_threads({"--workers", tasks, "--mirrored"}),
+              HasSubstr("[worker/1] threads 1\n"));
+}
+
+TEST(LaunchThreads, ANumberThatIsSetIsKept) {
+  const std::string printed = printed_threads({"--workers", "2", "--mirrored"}, "77");
+  EXPECT_THAT(printed, ContainsRegex("(^|\n)threads 77\n"));
+  EXPECT_THAT(printed, HasSubstr("[worker/1] threads 77\n"));
 }
 
 // Launches servers and a program that runs until it is ended from outside.

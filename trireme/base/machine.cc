@@ -1,5 +1,6 @@
 #include "trireme/base/machine.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,6 +50,13 @@ std::optional<uint64_t> internal::available_in_cgroup(const std::string& folder)
   return *limit - std::min(used, *limit);
 }
 
+std::optional<int> internal::cores_in_cgroup(const std::string& folder) {
+  uint64_t quota = 0, period = 0;  // The time that the group may use in each period.
+  std::ifstream file(folder + "/cpu.max");
+  if (!(file >> quota >> period) || period == 0) return std::nullopt;  // no quota: "max"
+  return static_cast<int>(quota / period);
+}
+
 uint64_t physical_memory() {
   const uint64_t machine = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   return std::min(machine, cgroup_number(cgroup_folder(), "memory.max").value_or(UINT64_MAX));
@@ -63,6 +71,15 @@ uint64_t available_memory() {
     available = std::min(available, kilobytes * 1024);
   }
   return std::min(available, internal::available_in_cgroup(cgroup_folder()).value_or(UINT64_MAX));
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  // The call fails on machines with more cores than the set can hold.
+  const int cores = sched_getaffinity(0, sizeof(set), &set) == 0
+                        ? CPU_COUNT(&set)
+                        : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  return std::max(1, std::min(cores, internal::cores_in_cgroup(cgroup_folder()).value_or(cores)));
 }
 
 ProcessMemory process_memory(pid_t pid) {
