@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <future>
 #include <memory>
@@ -28,10 +29,11 @@ Examples:
   trireme launch --workers 3 --ps 2 -- trireme status
   trireme status --variables                         which variables each task holds
   trireme status --input                             whether training waits for its input
-  trireme status --json | jq '.tasks[] | select(.up | not)'
+  trireme status --json | jq '.tasks[] | select(.serves and (.up | not))'
 
 Without --cluster and --target the cluster is read from TF_CONFIG, or from torchrun's or Slurm's
-variables. All tasks are asked in parallel. The exit code is 0 if every task answers, otherwise 1.)";
+variables. All tasks are asked in parallel. The exit code is 0 if every task answers, otherwise 1. The
+chief of a cluster with ps tasks need not answer: its program only uses the servers.)";
 
 struct StatusFlags {
   std::string cluster, target, certs;
@@ -46,6 +48,9 @@ struct StatusFlags {
 struct Row {
   std::string task, address, role;
   absl::StatusOr<TaskDescription> answer;
+  bool serves = true;  // False if no process needs to serve at the address: ClusterSpec::serves().
+
+  bool missing() const { return serves && !answer.ok(); }
 };
 
 std::string role_of(const std::string& task) {
@@ -90,15 +95,22 @@ std::vector<Row> ask_cluster(const ClusterSpec& spec, const StatusFlags& options
                               .credentials = client_credentials(options.certs)});
   std::vector<Row> rows;
   for (const auto& [task, answer] : status) {
-    rows.push_back({task.to_string(), spec.address(task), task.job, answer});
+    rows.push_back(
+        {task.to_string(), spec.address(task), task.job, answer, spec.serves(task) || answer.ok()});
   }
   return rows;
 }
 
 // Returns the reason for a missing answer, short enough for a table; --json has the whole text.
-std::string short_reason(const absl::Status& status, Duration limit) {
+std::string short_reason(const Row& row, Duration limit) {
+  const absl::Status& status = row.answer.status();
   std::string message(status.message());
-  switch (error_code(status)) {
+  const ErrorCode code = error_code(status);
+  if (!row.serves &&
+      (code == ErrorCode::kTaskUnreachable || code == ErrorCode::kDeadlineExceeded)) {
+    return "runs no server, and needs none";
+  }
+  switch (code) {
     case ErrorCode::kTaskUnreachable: {
       // The transport's reason is in parentheses, from the general to the specific part. Keep the
       // last part.
@@ -135,7 +147,7 @@ void print_table(const std::vector<Row>& rows, Duration limit) {
                    format_duration(row.answer->uptime), row.answer->release,
                    short_device_names(row.answer->devices));
     } else {
-      absl::PrintF("%s\n", short_reason(row.answer.status(), limit));
+      absl::PrintF("%s\n", short_reason(row, limit));
     }
   }
   for (const Row& row : rows) {
@@ -147,8 +159,11 @@ void print_table(const std::vector<Row>& rows, Duration limit) {
 void print_json(const std::vector<Row>& rows) {
   nlohmann::ordered_json tasks = nlohmann::ordered_json::array();
   for (const Row& row : rows) {
-    nlohmann::ordered_json task = {
-        {"task", row.task}, {"address", row.address}, {"role", row.role}, {"up", row.answer.ok()}};
+    nlohmann::ordered_json task = {{"task", row.task},
+                                   {"address", row.address},
+                                   {"role", row.role},
+                                   {"up", row.answer.ok()},
+                                   {"serves", row.serves}};
     if (row.answer.ok()) {
       const TaskDescription& description = *row.answer;
       task["incarnation"] = format_incarnation(description.incarnation);
@@ -208,11 +223,12 @@ int show(const StatusFlags& options) {
   }
   std::vector<std::string> missing;
   for (const Row& row : rows) {
-    if (!row.answer.ok()) missing.push_back(row.task.empty() ? row.address : row.task);
+    if (row.missing()) missing.push_back(row.task.empty() ? row.address : row.task);
   }
   if (!options.json) {
-    absl::PrintF("%d of %d %s%s\n", rows.size() - missing.size(), rows.size(),
-                 rows.size() == 1 ? "task answers" : "tasks answer",
+    const auto serving = std::ranges::count_if(rows, &Row::serves);
+    absl::PrintF("%d of %d %s%s\n", serving - missing.size(), serving,
+                 serving == 1 ? "task answers" : "tasks answer",
                  missing.empty() ? "" : "; missing: " + absl::StrJoin(missing, ", "));
   }
   return missing.empty() ? 0 : kRunTimeError;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/integration/commands.h"
 #include "trireme/base/ids.h"
+#include "trireme/rpc/port_reservation.h"
 #include "trireme/runtime/cluster_status.h"
 
 namespace trireme {
@@ -71,6 +72,48 @@ TEST_F(ClusterTest, StatusShowsOneServer) {
   EXPECT_EQ(shown.status.code, 0);
   EXPECT_THAT(shown.stdout_text, HasSubstr("/job:worker/task:2  127.0.0.1:"));
   EXPECT_THAT(shown.stdout_text, EndsWith("\n1 of 1 task answers\n"));
+}
+
+// Returns a TF_CONFIG with a cluster's tasks and a chief.
+std::string with_chief(const ProcessCluster& cluster, const std::string& chief) {
+  auto config = nlohmann::json::parse(cluster.tf_config({"chief", 0}));
+  config["cluster"]["chief"] = {chief};
+  return config.dump();
+}
+
+TEST_F(ClusterTest, TheChiefNextToParameterServersNeedNotAnswer) {
+  const PortReservation port = value_or_throw(PortReservation::make());
+  const std::string config = with_chief(*cluster_, port.address());
+  const CompletedProcess shown = run_trireme({"status"}, config);
+  EXPECT_EQ(shown.status.code, 0);
+  EXPECT_THAT(shown.stdout_text,
+              HasSubstr(absl::StrCat("/job:chief/task:0   ", port.address(),
+                                     "  chief   runs no server, and needs none\n")));
+  EXPECT_THAT(shown.stdout_text, EndsWith("\n5 of 5 tasks answer\n"));
+
+  const CompletedProcess waited = run_trireme({"status", "--wait", "1000"}, config);
+  EXPECT_EQ(waited.status.code, 0);
+  EXPECT_EQ(waited.stderr_text, "");
+
+  const CompletedProcess json = run_trireme({"status", "--json"}, config);
+  EXPECT_EQ(json.status.code, 0);
+  const auto tasks = nlohmann::json::parse(json.stdout_text)["tasks"];
+  ASSERT_EQ(tasks.size(), 6u);
+  EXPECT_EQ(tasks[0]["task"], "/job:chief/task:0");
+  EXPECT_EQ(tasks[0]["serves"], false);
+  EXPECT_EQ(tasks[0]["up"], false);
+  EXPECT_EQ(tasks[1]["serves"], true);
+}
+
+TEST_F(ClusterTest, AChiefWithAServerIsShown) {
+  const PortReservation port = value_or_throw(PortReservation::make());
+  const std::string config = with_chief(*cluster_, port.address());
+  RunningCommand chief(trireme_command({"server"}, config));
+  chief.wait_for("/job:chief/task:0 serves at");
+  const CompletedProcess shown = run_trireme({"status"}, config);
+  EXPECT_EQ(shown.status.code, 0);
+  EXPECT_THAT(shown.stdout_text, ContainsRegex("/job:chief/task:0 +[0-9.:]+ +chief +[0-9a-f]{16}"));
+  EXPECT_THAT(shown.stdout_text, EndsWith("\n6 of 6 tasks answer\n"));
 }
 
 TEST_F(ClusterTest, AKilledTaskIsNamedAndComesBackWithANewIncarnation) {
@@ -153,6 +196,18 @@ TEST(Cluster, WaitEndsAfterItsTimeout) {
       run_trireme({"status", "--wait", "0.3"}, cluster.tf_config({"chief", 0}));
   EXPECT_EQ(shown.status.code, 1);
   EXPECT_THAT(shown.stdout_text, EndsWith("\n0 of 1 task answers; missing: /job:worker/task:0\n"));
+}
+
+TEST(Cluster, TheChiefOfWorkersThatTrainTogetherMustAnswer) {
+  ProcessClusterOptions options;
+  options.workers = 1;
+  options.ps = 0;
+  ProcessCluster cluster(options);
+  const PortReservation port = value_or_throw(PortReservation::make());
+  const CompletedProcess shown = run_trireme({"status"}, with_chief(cluster, port.address()));
+  EXPECT_EQ(shown.status.code, 1);
+  EXPECT_THAT(shown.stdout_text, HasSubstr("  chief   unreachable: Connection refused\n"));
+  EXPECT_THAT(shown.stdout_text, EndsWith("\n1 of 2 tasks answer; missing: /job:chief/task:0\n"));
 }
 
 TEST(Cluster, StatusNamesTheTaskThatServesAnAddressOfAnother) {

@@ -163,6 +163,11 @@ const std::string& ClusterSpec::address(const TaskId& task) const {
   return found->second;
 }
 
+bool ClusterSpec::serves(const TaskId& task) const {
+  if (!has_task(task) || task.job == "evaluator") return false;
+  return task.job != "chief" || !has_job("ps");
+}
+
 ClusterSpec ClusterSpec::without_evaluator() const {
   ClusterSpec training = *this;
   training.jobs_.erase("evaluator");

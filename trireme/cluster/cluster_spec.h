@@ -78,6 +78,12 @@ class ClusterSpec {
   // kOutOfRange for the index.
   const std::string& address(const TaskId& task) const;
 
+  // Returns true if a process serves the task at its address, so that the cluster is whole only if
+  // it answers. That is so for workers and ps tasks. It is so for the chief of a cluster without ps
+  // tasks, which trains as the workers do; next to ps tasks, the chief's program only uses the
+  // servers. It is not so for the evaluator.
+  bool serves(const TaskId& task) const;
+
   // Returns the tasks that train. The evaluator is not one of them: no task waits for it, and
   // nothing is placed on it.
   ClusterSpec without_evaluator() const;

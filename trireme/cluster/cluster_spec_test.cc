@@ -58,6 +58,18 @@ TEST(ClusterSpec, WithoutEvaluatorLeavesOutTheEvaluator) {
   EXPECT_EQ(spec.address({"evaluator", 0}), "b:1");
 }
 
+TEST(ClusterSpec, TheChiefServesOnlyWhereItTrainsAsAWorker) {
+  const ClusterSpec together{{"worker", {"a:1"}}, {"chief", {"b:1"}}, {"evaluator", {"c:1"}}};
+  EXPECT_TRUE(together.serves({"worker", 0}));
+  EXPECT_TRUE(together.serves({"chief", 0}));
+  EXPECT_FALSE(together.serves({"evaluator", 0}));
+  EXPECT_FALSE(together.serves({"worker", 1}));
+  const ClusterSpec servers{{"worker", {"a:1"}}, {"chief", {"b:1"}}, {"ps", {"c:1"}}};
+  EXPECT_TRUE(servers.serves({"ps", 0}));
+  EXPECT_TRUE(servers.serves({"worker", 0}));
+  EXPECT_FALSE(servers.serves({"chief", 0}));
+}
+
 TEST(ClusterSpec, BuildsManyTasksFromAMap) {
   std::vector<std::string> addresses;
   for (int i = 0; i < 1000; ++i) addresses.push_back("host" + std::to_string(i) + ":2222");

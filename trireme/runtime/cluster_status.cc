@@ -14,6 +14,8 @@ namespace {
 
 // Time to wait beyond the deadline for a call that does not end by itself.
 constexpr auto kGrace = std::chrono::seconds(2);
+// Time limit of a task that need not answer.
+constexpr auto kOptionalAnswer = std::chrono::seconds(1);
 constexpr size_t kMostNames = 5;
 // Pauses between two attempts to reach a task that is not up yet. The channel's own back-off would
 // grow to much longer pauses.
@@ -52,9 +54,10 @@ class StatusQuery : public std::enable_shared_from_this<StatusQuery> {
       }
       if (now >= report && answers_.size() < tasks_.size()) {
         report = now + options_.report_every;
-        const std::vector<TaskId> left = missing();
+        std::vector<TaskId> left = missing();
         mutex_.unlock();
-        if (options_.on_waiting) options_.on_waiting(left);
+        std::erase_if(left, [this](const TaskId& task) { return !spec_.serves(task); });
+        if (options_.on_waiting && !left.empty()) options_.on_waiting(left);
         mutex_.lock();
       }
     }
@@ -73,7 +76,9 @@ class StatusQuery : public std::enable_shared_from_this<StatusQuery> {
         std::make_unique<Channel>(ChannelOptions{.address = spec_.address(task),
                                                  .task = task.to_string(),
                                                  .credentials = options_.credentials});
-    describe_task(*channels_[task], CallOptions{.deadline = deadline_, .stop = options_.stop},
+    const Time deadline =
+        spec_.serves(task) ? deadline_ : std::min(deadline_, after(kOptionalAnswer));
+    describe_task(*channels_[task], CallOptions{.deadline = deadline, .stop = options_.stop},
                   [self = shared_from_this(), task](absl::StatusOr<TaskDescription> answer) {
                     self->on_answer(task, std::move(answer));
                   });
@@ -81,7 +86,7 @@ class StatusQuery : public std::enable_shared_from_this<StatusQuery> {
 
   void on_answer(const TaskId& task, absl::StatusOr<TaskDescription> answer) {
     MutexLock lock(mutex_);
-    if (!answer.ok() && options_.wait && !options_.stop.stop_requested() &&
+    if (!answer.ok() && options_.wait && spec_.serves(task) && !options_.stop.stop_requested() &&
         Clock::real().now() < deadline_ &&
         error_code(answer.status()) == ErrorCode::kTaskUnreachable) {
       unreachable_.emplace(task, std::move(answer));
