@@ -46,6 +46,7 @@ std::vector<JobServer> job_servers(const JobsFlags& options) {
     throw Error(ErrorCode::kInvalidArgument,
                 "no cluster was given to ask: give --cluster FILE, or set TF_CONFIG");
   }
+  spec.check_ports();
   const Credentials credentials = client_credentials(options.certs);
   std::vector<JobServer> servers;
   for (const TaskId& task : spec.all_tasks()) {

@@ -129,6 +129,11 @@ const std::vector<Mistake>& mistakes() {
        .arguments = {"launch", "--workers", "3", "--ps", "2"},
        .message = "no program was given to run; give it after two dashes: trireme launch --workers "
                   "3 --ps 2 -- ./program"},
+      {.name = "StatusOfAPortThatOnlyItsServerKnows",
+       .arguments = {"status"},
+       .tf_config = R"({"cluster": {"worker": ["localhost:0"]}})",
+       .message = "cluster spec: job 'worker', task 0: the port of 'localhost:0' is not known, "
+                  "since the task's server picks it; give the port that the server listens on"},
       {.name = "MissingProgram",
        .arguments = {"launch", "--", "./tarin"},
        .message = "cannot run './tarin': No such file or directory"},

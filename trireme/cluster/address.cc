@@ -17,9 +17,7 @@ bool has_only(std::string_view text, std::string_view others) {
   return true;
 }
 
-}  // namespace
-
-Address Address::parse(const std::string& text) {
+Address parse_address(const std::string& text, int lowest_port) {
   const auto refuse_address = [&](const std::string& why) {
     refuse("address '" + text + "' " + why);
   };
@@ -42,10 +40,20 @@ Address Address::parse(const std::string& text) {
     refuse_address("has a host with characters that are not allowed in a host name");
   }
   const std::optional<int> port = parse_int(view.substr(colon + 1));
-  if (!port || *port < 1 || *port > kMaxPort) {
+  if (!port || *port < lowest_port || *port > kMaxPort) {
     refuse_address("has port '" + text.substr(colon + 1) + "'; a port is a number from 1 to 65535");
   }
   return {to_lower(std::string(host)), *port};
+}
+
+}  // namespace
+
+Address Address::parse(const std::string& text) {
+  return parse_address(text, 1);
+}
+
+Address Address::parse_own(const std::string& text) {
+  return parse_address(text, 0);
 }
 
 std::string Address::to_string() const {

@@ -20,6 +20,11 @@ TEST(Address, KeepsIpv6InBrackets) {
   EXPECT_EQ(Address::parse("[fe80::1%eth0]:2222").to_string(), "[fe80::1%eth0]:2222");
 }
 
+TEST(Address, AServerMayPickThePortOfItsOwn) {
+  EXPECT_EQ(Address::parse_own("b:0"), (Address{"b", 0}));
+  EXPECT_EQ(Address::parse_own("b:1"), (Address{"b", 1}));
+}
+
 TEST(Address, RejectsMalformedAddresses) {
   EXPECT_EQ(problem("b"), "address 'b' has no port; write host:port");
   EXPECT_EQ(problem(""), "address '' has no port; write host:port");

@@ -168,6 +168,17 @@ bool ClusterSpec::serves(const TaskId& task) const {
   return task.job != "chief" || !has_job("ps");
 }
 
+void ClusterSpec::check_ports() const {
+  for (const auto& [job, tasks] : jobs_) {
+    for (const auto& [index, address] : tasks) {
+      if (internal::Address::parse_own(address).port != 0) continue;
+      refuse(absl::StrCat(place(job, index), ": the port of '", address,
+                          "' is not known, since the task's server picks it; give the port that "
+                          "the server listens on"));
+    }
+  }
+}
+
 ClusterSpec ClusterSpec::without_evaluator() const {
   ClusterSpec training = *this;
   training.jobs_.erase("evaluator");
@@ -207,9 +218,10 @@ void ClusterSpec::check() const {
     }
     for (const auto& [index, address] : tasks) {
       const std::string where = place(job, index);
-      const std::string normalized = internal::in_context(
-          where, [&text = address] { return internal::Address::parse(text).to_string(); });
-      const auto [owner, is_new] = owners.emplace(normalized, TaskId{job, index});
+      const auto parsed = internal::in_context(
+          where, [&text = address] { return internal::Address::parse_own(text); });
+      if (parsed.port == 0) continue;  // each server picks another
+      const auto [owner, is_new] = owners.emplace(parsed.to_string(), TaskId{job, index});
       if (!is_new) {
         refuse(absl::StrCat(where, ": address '", address, "' is already used by ",
                             owner->second.to_string(), "; every task needs its own"));

@@ -41,7 +41,9 @@ class TaskAddresses {
 //
 // The jobs are the roles worker, chief, ps and evaluator, with at most one chief and one evaluator.
 // A spec is always valid: the constructors and from_json throw Error, which names the job, the task
-// and the value at fault. A job without tasks is left out. Copyable; safe to read from any thread.
+// and the value at fault. A job without tasks is left out. A task with port 0 gets a port that its
+// server picks, in a spec that one process serves: tr::Server for one task, tr::InProcessCluster
+// for several. Copyable; safe to read from any thread.
 class ClusterSpec {
  public:
   // Makes a spec without jobs.
@@ -83,6 +85,9 @@ class ClusterSpec {
   // tasks, which trains as the workers do; next to ps tasks, the chief's program only uses the
   // servers. It is not so for the evaluator.
   bool serves(const TaskId& task) const;
+
+  // Throws Error, which names the task, if a port is 0: only the server that picks it knows it.
+  void check_ports() const;
 
   // Returns the tasks that train. The evaluator is not one of them: no task waits for it, and
   // nothing is placed on it.

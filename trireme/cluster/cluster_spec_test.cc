@@ -121,12 +121,18 @@ TEST(WrongSpec, NoPort) {
             "cluster spec: job 'worker', task 1: address 'b' has no port; write host:port");
 }
 
-TEST(WrongSpec, PortZero) {
-  EXPECT_EQ(error_of([] {
-              ClusterSpec{{"worker", {"a:0"}}};
-            }),
-            "cluster spec: job 'worker', task 0: address 'a:0' has port '0'; a port is a number "
-            "from 1 to 65535");
+TEST(ClusterSpec, PortsThatServersPickAreNotDuplicates) {
+  const ClusterSpec spec{{"worker", {"a:0", "a:0"}}, {"ps", {"a:1"}}};
+  EXPECT_EQ(spec.address({"worker", 1}), "a:0");
+  EXPECT_EQ(ClusterSpec::from_json(spec.to_json()), spec);
+}
+
+TEST(WrongSpec, PortThatOnlyItsServerKnows) {
+  const ClusterSpec spec{{"worker", {"a:1", "a:0"}}};
+  EXPECT_EQ(error_of([&] { spec.check_ports(); }),
+            "cluster spec: job 'worker', task 1: the port of 'a:0' is not known, since the task's "
+            "server picks it; give the port that the server listens on");
+  ClusterSpec{{"worker", {"a:1", "a:2"}}}.check_ports();
 }
 
 TEST(WrongSpec, NoHost) {

@@ -146,6 +146,7 @@ struct ClusterCoordinator::Impl {
   }
 
   static void check_workers(const ClusterSpec& spec) {
+    spec.check_ports();
     if (spec.num_tasks("worker") > 0) return;
     throw Error(ErrorCode::kInvalidArgument,
                 "the cluster has no workers to run closures on; add a worker job to it");

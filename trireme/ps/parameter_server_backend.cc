@@ -373,6 +373,7 @@ namespace {
 std::shared_ptr<internal::ParameterServerBackend> connect(const ClusterSpec& spec,
                                                           const ParameterServersOptions& options) {
   if (!options.job.empty()) throw_if_error(check_job_id(options.job));
+  spec.check_ports();
   const Time deadline = after(options.connect_timeout);
   auto client = value_or_throw(
       PsClient::connect({.spec = spec,

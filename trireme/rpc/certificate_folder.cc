@@ -98,7 +98,7 @@ absl::StatusOr<std::vector<std::string>> write_certificates(const std::string& f
   std::vector<std::string> written;
   for (const TaskId& task : spec.all_tasks()) {
     const CertificateSubject subject = {Peer::uri_of(task),
-                                        {internal::Address::parse(spec.address(task)).host}};
+                                        {internal::Address::parse_own(spec.address(task)).host}};
     written.push_back(certificate_folder(task));
     TRIREME_RETURN_IF_ERROR(
         write_pair(fs::path(folder) / written.back(), authority, subject, validity));

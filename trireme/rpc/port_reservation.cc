@@ -7,10 +7,12 @@
 
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/cluster/address.h"
 
 namespace trireme {
 
@@ -49,6 +51,21 @@ PortReservation::~PortReservation() {
 
 std::string PortReservation::address() const {
   return absl::StrCat("127.0.0.1:", port_);
+}
+
+absl::StatusOr<ClusterSpec> pick_ports(const ClusterSpec& spec,
+                                       std::vector<PortReservation>& ports) {
+  std::map<std::string, std::map<int, std::string>> picked;
+  for (const TaskId& task : spec.all_tasks()) {
+    auto address = internal::Address::parse_own(spec.address(task));
+    if (address.port == 0) {
+      TRIREME_ASSIGN_OR_RETURN(PortReservation reserved, PortReservation::make());
+      ports.push_back(std::move(reserved));
+      address.port = ports.back().port();
+    }
+    picked[task.job][task.index] = address.to_string();
+  }
+  return ClusterSpec(std::map<std::string, TaskAddresses>(picked.begin(), picked.end()));
 }
 
 }  // namespace trireme

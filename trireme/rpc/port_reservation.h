@@ -1,8 +1,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "trireme/cluster/cluster_spec.h"
 
 namespace trireme {
 
@@ -29,5 +31,10 @@ class PortReservation {
   int socket_;
   int port_;
 };
+
+// Returns the spec with a reserved port in the place of each port 0. Adds the reservations to
+// `ports`. Keep them until the servers have bound their ports.
+absl::StatusOr<ClusterSpec> pick_ports(const ClusterSpec& spec,
+                                       std::vector<PortReservation>& ports);
 
 }  // namespace trireme

@@ -125,6 +125,7 @@ class StatusQuery : public std::enable_shared_from_this<StatusQuery> {
 }  // namespace
 
 ClusterStatus describe_cluster(const ClusterSpec& spec, const ClusterStatusOptions& options) {
+  spec.check_ports();
   return std::make_shared<StatusQuery>(spec, options)->run();
 }
 

@@ -34,7 +34,7 @@ using ClusterStatus = std::map<TaskId, absl::StatusOr<TaskDescription>>;
 // Asks all tasks of a cluster, in parallel, for their descriptions. If another task answers at a
 // task's address, the result for the task is an error. Blocks until the last answer, at most until
 // shortly after the deadline. A task that ClusterSpec::serves() does not expect to answer has a
-// second for it.
+// second for it. Throws Error if a port is 0.
 ClusterStatus describe_cluster(const ClusterSpec& spec, const ClusterStatusOptions& options = {});
 
 // Formats a list of tasks: "/job:ps/task:0 (a:2222), /job:ps/task:1 (b:2222) and 7 more".

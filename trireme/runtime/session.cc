@@ -16,6 +16,7 @@
 #include "trireme/capture/variable_backend.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/cluster/address.h"
+#include "trireme/cluster/text.h"
 #include "trireme/graph/graph_file.h"
 #include "trireme/placement/cutter.h"
 #include "trireme/rpc/call_and_wait.h"
@@ -64,7 +65,11 @@ constexpr auto kJobRenewal = std::chrono::milliseconds(1000);
 constexpr auto kLongestMasterWait = std::chrono::milliseconds(1500);
 
 std::string address_of(const std::string& target) {
-  if (absl::StartsWith(target, kScheme)) return target.substr(sizeof(kScheme) - 1);
+  if (absl::StartsWith(target, kScheme)) {
+    return internal::in_context("session target", [&] {
+      return internal::Address::parse(target.substr(sizeof(kScheme) - 1)).to_string();
+    });
+  }
   throw Error(ErrorCode::kInvalidArgument,
               absl::StrCat("session target '", target,
                            "' is not of the form grpc://HOST:PORT, the address of a server"));

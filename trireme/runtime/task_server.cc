@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
+#include "trireme/base/status.h"
 #include "trireme/placement/local_devices.h"
 #include "trireme/rpc/call_queue.h"
 #include "trireme/rpc/lane.h"
@@ -17,6 +18,7 @@
 namespace trireme {
 
 absl::StatusOr<std::unique_ptr<TaskServer>> TaskServer::start(TaskServerOptions options) {
+  TRIREME_RETURN_IF_ERROR(try_call([&] { options.spec.check_ports(); }));
   auto context = std::make_unique<TaskContext>();
   TRIREME_ASSIGN_OR_RETURN(context->address,
                            try_call([&] { return options.spec.address(options.task); }));

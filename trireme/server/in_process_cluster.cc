@@ -15,13 +15,8 @@ namespace trireme {
 class InProcessCluster::Impl {
  public:
   explicit Impl(const InProcessClusterOptions& options) : devices_(options.devices) {
-    if (options.workers < 0 || options.ps < 0 || options.workers + options.ps == 0) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  absl::StrCat("cannot start an in-process cluster of ", options.workers,
-                               " workers and ", options.ps, " ps; it needs at least one task"));
-    }
-    spec_ = ClusterSpec(std::map<std::string, TaskAddresses>{{"worker", reserve(options.workers)},
-                                                             {"ps", reserve(options.ps)}});
+    spec_ = value_or_throw(
+        pick_ports(options.spec.empty() ? spec_of_size(options) : options.spec, ports_));
     MutexLock lock(mutex_);
     for (const TaskId& task : spec_.all_tasks()) servers_[task] = make(task);
   }
@@ -53,13 +48,16 @@ class InProcessCluster::Impl {
   }
 
  private:
-  std::vector<std::string> reserve(int count) {
-    std::vector<std::string> addresses;
-    for (int i = 0; i < count; ++i) {
-      ports_.push_back(value_or_throw(PortReservation::make()));
-      addresses.push_back(ports_.back().address());
+  static ClusterSpec spec_of_size(const InProcessClusterOptions& options) {
+    if (options.workers < 0 || options.ps < 0 || options.workers + options.ps == 0) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  absl::StrCat("cannot start an in-process cluster of ", options.workers,
+                               " workers and ", options.ps, " ps; it needs at least one task"));
     }
-    return addresses;
+    const auto tasks = [](int count) {
+      return TaskAddresses(std::vector<std::string>(count, "127.0.0.1:0"));
+    };
+    return ClusterSpec{{"worker", tasks(options.workers)}, {"ps", tasks(options.ps)}};
   }
 
   std::unique_ptr<TaskServer> make(const TaskId& task) const {

@@ -11,17 +11,21 @@ namespace trireme {
 
 // Options of an InProcessCluster.
 struct InProcessClusterOptions {
-  int workers = 1;  // number of workers
-  int ps = 0;       // number of parameter servers
+  int workers = 1;  // number of workers, if `spec` is empty
+  int ps = 0;       // number of parameter servers, if `spec` is empty
+  // Tasks to serve, all of them, at the addresses of the spec. Port 0 stands for any free port.
+  ClusterSpec spec = {};
   // Devices of each server; by default the CPU and all accelerators of the machine.
   std::optional<DeviceList> devices = {};
 };
 
-// Runs a whole cluster in this process: real servers on free loopback ports. Meant for experiments,
-// for tests, and for machines where one process is enough. Thread-safe.
+// Runs a whole cluster in this process: real servers on loopback ports, free ones by default. Meant
+// for experiments, for tests, and for machines where one process is enough. Thread-safe.
 //
 //   tr::InProcessCluster cluster({.workers = 3, .ps = 2});
 //   tr::ParameterServerStrategy strategy(cluster.resolver());
+//
+//   tr::InProcessCluster given({.spec = {{"worker", {"localhost:0", "localhost:2222"}}}});
 class InProcessCluster {
  public:
   // Starts all servers. Throws Error if there is no task to start.
@@ -29,7 +33,7 @@ class InProcessCluster {
   // Stops all servers, without waiting for calls in flight to complete.
   ~InProcessCluster();
 
-  // Returns the tasks and their addresses.
+  // Returns the tasks and their addresses, with the ports that were picked.
   const ClusterSpec& spec() const;
   // Returns a resolver for the program that uses the cluster. That program is not a task of it.
   SimpleResolver resolver() const;

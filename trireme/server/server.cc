@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -15,8 +16,10 @@
 #include "trireme/base/signals.h"
 #include "trireme/base/status.h"
 #include "trireme/base/version.h"
+#include "trireme/cluster/address.h"
 #include "trireme/cluster/device_spec.h"
 #include "trireme/placement/accelerator_info.h"
+#include "trireme/rpc/port_reservation.h"
 #include "trireme/server/services.h"
 
 namespace trireme {
@@ -32,11 +35,28 @@ TaskId own_task(const Cluster& cluster) {
               "--task_type and --task_index");
 }
 
-TaskServerOptions to_task_options(const Cluster& cluster, const ServerOptions& options) {
+// Returns the cluster's spec. If the task's port is 0, the spec has a port that is reserved in
+// `ports`. Other tasks would not learn it.
+ClusterSpec own_spec(const Cluster& cluster, std::vector<PortReservation>& ports) {
+  const TaskId task = own_task(cluster);
+  const std::string& address = cluster.spec.address(task);
+  if (internal::Address::parse_own(address).port != 0) return cluster.spec;
+  if (cluster.spec.all_tasks().size() > 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                absl::StrCat(task.to_string(), " cannot serve at '", address,
+                             "': the other tasks of its cluster would not learn the port that it "
+                             "picks. Give every task a port, or serve all of them in one process, "
+                             "with tr::InProcessCluster({.spec = spec})"));
+  }
+  return value_or_throw(pick_ports(cluster.spec, ports));
+}
+
+TaskServerOptions to_task_options(const Cluster& cluster, const ServerOptions& options,
+                                  std::vector<PortReservation>& ports) {
   const TaskId task = own_task(cluster);
   const std::string& certs = options.certs.empty() ? cluster.certs : options.certs;
   const bool insecure = options.insecure || cluster.insecure;
-  return {.spec = cluster.spec,
+  return {.spec = own_spec(cluster, ports),
           .task = task,
           .devices = options.devices,
           .credentials = value_or_throw(Credentials::of_server(certs, insecure, task)),
@@ -80,7 +100,8 @@ class Server::Impl {
     }
     raise_file_limit();
     if (options.threads > 0) at::set_num_threads(options.threads);
-    server_ = value_or_throw(TaskServer::start(to_task_options(cluster, options)));
+    std::vector<PortReservation> ports;  // held until the server has bound them
+    server_ = value_or_throw(TaskServer::start(to_task_options(cluster, options, ports)));
     const TaskContext& context = server_->context();
     // The line "serves at" comes last: launchers wait for it, and the others must precede it.
     if (context.devices.gpus > 0) log_accelerators(context.task);

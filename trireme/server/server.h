@@ -49,9 +49,10 @@ struct ServerOptions {
 // Serves from its construction until stop() or its destruction. Thread-safe.
 class Server {
  public:
-  // Serves the task of this process. Throws Error if the cluster has no task for this process, if
-  // the task's address may not be bound, or if it is in use; the message then names the process
-  // that uses it.
+  // Serves the task of this process. If the task is the only one of its cluster and has port 0, the
+  // server picks a port, which target() tells. Throws Error if the cluster has no task for this
+  // process, if the task's address may not be bound, or if it is in use; the message then names the
+  // process that uses it.
   explicit Server(const Cluster& cluster, const ServerOptions& options = {});
   // Serves the task `index` of `job`: tr::Server(spec, "ps", 0).
   Server(const ClusterSpec& spec, const std::string& job, int index,

@@ -16,11 +16,14 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "trireme/base/status.h"
+#include "trireme/ps/parameter_servers.h"
 #include "trireme/rpc/certificates.h"
 #include "trireme/rpc/channel.h"
 #include "trireme/rpc/port_reservation.h"
 #include "trireme/rpc/temporary_folder.h"
+#include "trireme/runtime/cluster_status.h"
 #include "trireme/runtime/server_service.h"
+#include "trireme/runtime/session.h"
 #include "trireme/server/in_process_cluster.h"
 #include "trireme/server/services.h"
 #include "trireme/testing/error_of.h"
@@ -45,6 +48,43 @@ TEST(Server, ServesTheTaskOfItsCluster) {
   server.stop();
   EXPECT_EQ(error_code(hello(spec, {"ps", 0}).status()), ErrorCode::kTaskUnreachable);
   server.stop();
+}
+
+TEST(Server, PicksAPortForPortZero) {
+  const ClusterSpec spec{{"worker", {"localhost:0"}}};
+  Server one(spec, "worker", 0), other(spec, "worker", 0);
+  for (const Server* server : {&one, &other}) {
+    ASSERT_THAT(server->target(), testing::MatchesRegex("grpc://localhost:[1-9][0-9]*"));
+    const ClusterSpec picked{{"worker", {server->target().substr(7)}}};
+    EXPECT_EQ(value_or_throw(hello(picked, {"worker", 0})).incarnation, server->incarnation());
+  }
+  EXPECT_NE(one.target(), other.target());
+}
+
+TEST(Server, RejectsPortsThatOtherTasksWouldNotLearn) {
+  const ClusterSpec spec{{"worker", {"localhost:0", "localhost:0"}}};
+  EXPECT_EQ(error_text([&] { Server server(spec, "worker", 0); }),
+            "/job:worker/task:0 cannot serve at 'localhost:0': the other tasks of its cluster "
+            "would not learn the port that it picks. Give every task a port, or serve all of them "
+            "in one process, with tr::InProcessCluster({.spec = spec})");
+  const PortReservation port = value_or_throw(PortReservation::make());
+  EXPECT_THAT(
+      error_text([&] {
+        Server server(ClusterSpec{{"worker", {port.address(), "localhost:0"}}}, "worker", 0);
+      }),
+      HasSubstr("job 'worker', task 1: the port of 'localhost:0' is not known"));
+}
+
+TEST(Server, ClientsRejectPortsThatTheyDoNotKnow) {
+  const ClusterSpec spec{{"worker", {"127.0.0.1:1"}}, {"ps", {"localhost:0"}}};
+  const std::string unknown =
+      "cluster spec: job 'ps', task 0: the port of 'localhost:0' is not known, since the task's "
+      "server picks it; give the port that the server listens on";
+  EXPECT_EQ(error_text([&] { ParameterServers servers(spec); }), unknown);
+  EXPECT_EQ(error_text([&] { describe_cluster(spec); }), unknown);
+  EXPECT_EQ(error_text([] { Session session("grpc://localhost:0"); }),
+            "session target: address 'localhost:0' has port '0'; a port is a number from 1 to "
+            "65535");
 }
 
 TEST(Server, RejectsInvalidOptions) {
@@ -155,6 +195,18 @@ TEST(InProcessCluster, RunsEveryTask) {
     EXPECT_EQ(value_or_throw(hello(cluster.spec(), task)).task, task.to_string());
   }
   EXPECT_FALSE(cluster.resolver().is_server());
+}
+
+TEST(InProcessCluster, ServesAGivenSpec) {
+  const PortReservation port = value_or_throw(PortReservation::make());
+  InProcessCluster cluster(
+      {.spec = {{"worker", {"localhost:0", "localhost:0"}}, {"ps", {port.address()}}}});
+  EXPECT_EQ(cluster.spec().address({"ps", 0}), port.address());
+  ASSERT_EQ(cluster.spec().num_tasks("worker"), 2);
+  cluster.spec().check_ports();
+  for (const TaskId& task : cluster.spec().all_tasks()) {
+    EXPECT_EQ(value_or_throw(hello(cluster.spec(), task)).task, task.to_string());
+  }
 }
 
 TEST(InProcessCluster, RestartsATaskWithANewIncarnation) {
