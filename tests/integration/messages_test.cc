@@ -129,6 +129,11 @@ const std::vector<Mistake>& mistakes() {
        .arguments = {"launch", "--workers", "3", "--ps", "2"},
        .message = "no program was given to run; give it after two dashes: trireme launch --workers "
                   "3 --ps 2 -- ./program"},
+      {.name = "MissingDataRoot",
+       .arguments = {"server", "--job", "worker", "--task", "0", "--data-root", "/no/such/folder"},
+       .tf_config = R"({"cluster": {"worker": ["localhost:0"]}})",
+       .message = "/job:worker/task:0: the data root '/no/such/folder' is not a folder on this "
+                  "machine; create it, or give another --data-root"},
       {.name = "StatusOfAPortThatOnlyItsServerKnows",
        .arguments = {"status"},
        .tf_config = R"({"cluster": {"worker": ["localhost:0"]}})",

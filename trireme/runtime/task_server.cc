@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,8 +18,27 @@
 // They are owned by the RPC server, which is declared after the context and destroyed before it.
 namespace trireme {
 
+namespace {
+
+// Fails if programs could read no files under the data root, so that a mistyped folder is noticed
+// when the server starts.
+absl::Status check_data_root(const TaskServerOptions& options) {
+  std::error_code error;
+  if (options.data_root.empty() || std::filesystem::is_directory(options.data_root, error)) {
+    return absl::OkStatus();
+  }
+  return make_status(ErrorCode::kNotFound,
+                     absl::StrCat("the data root '", options.data_root,
+                                  "' is not a folder on this machine; create it, or give another "
+                                  "--data-root"),
+                     {options.task.to_string(), ""});
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<TaskServer>> TaskServer::start(TaskServerOptions options) {
   TRIREME_RETURN_IF_ERROR(try_call([&] { options.spec.check_ports(); }));
+  TRIREME_RETURN_IF_ERROR(check_data_root(options));
   auto context = std::make_unique<TaskContext>();
   TRIREME_ASSIGN_OR_RETURN(context->address,
                            try_call([&] { return options.spec.address(options.task); }));
