@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cli/command.h"
@@ -35,7 +36,7 @@ namespace {
 constexpr char kLaunchFooter[] = R"(
 Examples:
   trireme launch --workers 3 --ps 2 -- ./train --epochs 5
-  trireme launch --workers 2 --same-binary -- ./train
+  trireme launch --workers 2 --ps 1 --same-binary -- ./train
   trireme launch --workers 4 --mirrored -- ./train
   trireme launch --workers 3 --ps 2 --restart --grace 60 -- ./train
   trireme launch --workers 3 --ps 2 -- trireme status
@@ -87,6 +88,11 @@ void check(const LaunchFlags& options, const std::vector<std::string>& program) 
         "--mirrored needs workers, and cannot be used with --ps or --devices: the program runs as "
         "each worker, and chooses its devices in MultiWorkerMirroredStrategyOptions");
   }
+  if (options.mirrored && options.same_binary) {
+    refuse(
+        "--mirrored cannot be used with --same-binary: it already runs the program as each worker, "
+        "and there are no servers");
+  }
   if (options.workers + options.ps == 0) {
     refuse("--workers=0 --ps=0 is not a valid cluster; give at least one task");
   }
@@ -107,10 +113,14 @@ void check(const LaunchFlags& options, const std::vector<std::string>& program) 
   value_or_throw(find_program(program[0]));
 }
 
-std::vector<std::string> server_command(const LaunchFlags& options,
-                                        const std::vector<std::string>& program) {
+// Returns the command that runs as a task.
+std::vector<std::string> command_of(const TaskId& task, const LaunchFlags& options,
+                                    const std::vector<std::string>& program) {
   if (options.same_binary || options.mirrored) return program;
-  std::vector<std::string> command = {"/proc/self/exe", "server", "--log-level", options.log_level};
+  // The task is in TF_CONFIG, too. Here it is for those who list the processes.
+  std::vector<std::string> command = {
+      "/proc/self/exe",           "server",      "--job",          task.job, "--task",
+      std::to_string(task.index), "--log-level", options.log_level};
   char path[4096];
   const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
   if (size > 0) command[0].assign(path, size);
@@ -122,6 +132,15 @@ std::vector<std::string> server_command(const LaunchFlags& options,
   if (!options.certs.empty()) command.insert(command.end(), {"--certs", options.certs});
   return command;
 }
+
+// Names the program in the usage line.
+class LaunchFormatter final : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    std::string usage = Formatter::make_usage(app, std::move(name));
+    return usage.insert(usage.find_last_not_of('\n') + 1, " -- PROGRAM [ARGUMENT...]");
+  }
+};
 
 // Returns true if the terminal sends Ctrl-C to our child processes itself.
 bool in_foreground() {
@@ -222,7 +241,7 @@ int launch(const LaunchFlags& options, const std::vector<std::string>& program) 
   }
   const TaskId self = options.mirrored ? TaskId{"worker", 0} : TaskId{"chief", 0};
   if (options.mirrored) cluster.expect_programs();
-  cluster.start(server_command(options, program), self);
+  cluster.start([&](const TaskId& task) { return command_of(task, options, program); }, self);
   if (!options.mirrored &&
       !cluster.wait_until_up(limit, client_credentials(options.certs), signals.token())) {
     return 128 + signals.signal();
@@ -282,6 +301,7 @@ void add_launch_command(CLI::App& app, Invocation& invocation) {
       ->add_option("--log-level", options->log_level,
                    "Log level of the servers: debug, info, warning, error or off")
       ->capture_default_str();
+  command->formatter(std::make_shared<LaunchFormatter>());
   command->footer(kLaunchFooter);
   command->callback([&invocation, options] {
     invocation.run = [options, program = invocation.program] { return launch(*options, program); };

@@ -87,9 +87,9 @@ void LaunchedCluster::expect_programs() {
   programs_ = up_ = true;
 }
 
-void LaunchedCluster::start(const std::vector<std::string>& command,
+void LaunchedCluster::start(std::function<std::vector<std::string>(const TaskId&)> command_of,
                             const std::optional<TaskId>& except) {
-  command_ = command;
+  command_of_ = std::move(command_of);
   for (const TaskId& task : spec_.all_tasks()) {
     if (task == except) continue;
     {
@@ -104,7 +104,7 @@ void LaunchedCluster::start(const std::vector<std::string>& command,
 
 absl::StatusOr<std::unique_ptr<Subprocess>> LaunchedCluster::start_task(const TaskId& task) {
   return Subprocess::start({
-      .argv = command_,
+      .argv = command_of_(task),
       .environment = environment(task),
       .on_stdout = [=, this](const std::string& line) { on_line(task, STDOUT_FILENO, line); },
       .on_stderr = [=, this](const std::string& line) { on_line(task, STDERR_FILENO, line); },

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -32,8 +33,10 @@ class LaunchedCluster {
   // OMP_NUM_THREADS, unless this process has that variable.
   std::map<std::string, std::string> environment(const TaskId& task) const;
 
-  // Runs the command once for each task, or for each but one, which the caller runs itself.
-  void start(const std::vector<std::string>& command, const std::optional<TaskId>& except = {});
+  // Runs the command of each task, or of each but one, which the caller runs itself.
+  // `command_of` is also called for restarts, on another thread.
+  void start(std::function<std::vector<std::string>(const TaskId&)> command_of,
+             const std::optional<TaskId>& except = {});
   // Waits until every task answers. Throws Error, with the task and its last lines, if one ends
   // before that or does not answer in time. Returns false if `stop` is requested first.
   bool wait_until_up(Duration limit, const Credentials& credentials, std::stop_token stop);
@@ -77,7 +80,7 @@ class LaunchedCluster {
 
   std::vector<PortReservation> ports_;
   ClusterSpec spec_;
-  std::vector<std::string> command_;
+  std::function<std::vector<std::string>(const TaskId&)> command_of_;
   std::stop_source one_ended_;  // Requested when a server ends, or when wait_until_up() must end.
 
   Mutex mutex_;

@@ -5,9 +5,12 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "cli/restart_policy.h"
 #include "tests/integration/commands.h"
 #include "trireme/base/machine.h"
@@ -168,6 +171,14 @@ TEST_F(LaunchInterrupted, CtrlCEndsEverything) {
   expect_nothing_left();
   expect_child_ends();
   EXPECT_THAT(command_->text(), HasSubstr("/job:ps/task:0 has stopped\n"));
+}
+
+TEST_F(LaunchInterrupted, TheTaskIsInTheCommandLineOfItsServer) {
+  start();
+  std::ifstream file(absl::StrCat("/proc/", servers_[0], "/cmdline"));
+  const std::string line((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_THAT(absl::StrReplaceAll(line, {{std::string(1, 0), " "}}),
+              HasSubstr(" server --job worker --task 0 "));
 }
 
 TEST_F(LaunchInterrupted, KillingTheLauncherEndsServersAndProgram) {

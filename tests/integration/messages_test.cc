@@ -129,6 +129,10 @@ const std::vector<Mistake>& mistakes() {
        .arguments = {"launch", "--workers", "3", "--ps", "2"},
        .message = "no program was given to run; give it after two dashes: trireme launch --workers "
                   "3 --ps 2 -- ./program"},
+      {.name = "LaunchMirroredSameBinary",
+       .arguments = {"launch", "--mirrored", "--same-binary", "--", "true"},
+       .message = "--mirrored cannot be used with --same-binary: it already runs the program as "
+                  "each worker, and there are no servers"},
       {.name = "MissingDataRoot",
        .arguments = {"server", "--job", "worker", "--task", "0", "--data-root", "/no/such/folder"},
        .tf_config = R"({"cluster": {"worker": ["localhost:0"]}})",
