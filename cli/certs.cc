@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -40,12 +41,12 @@ int init(const CertsFlags& options) {
                 "no cluster was given to create certificates for: give --cluster FILE, or set "
                 "TF_CONFIG");
   }
+  const bool kept = std::filesystem::exists(std::filesystem::path(options.folder) / kAuthorityFile);
   const auto written = value_or_throw(
       write_certificates(options.folder, spec, {.until = std::chrono::hours(24) * options.days}));
-  std::printf(
-      "%s: wrote an authority and the certificates of %zu tasks and of clients, valid for %d "
-      "days\n",
-      options.folder.c_str(), written.size() - 1, options.days);
+  std::printf("%s: %s, and wrote the certificates of %zu tasks and of clients, valid for %d days\n",
+              options.folder.c_str(), kept ? "kept the authority" : "made an authority",
+              written.size() - 1, options.days);
   std::printf("Each task needs only its own folder (--certs %s/%s); keep authority.key secret.\n",
               options.folder.c_str(), written.front().c_str());
   return 0;
@@ -56,6 +57,7 @@ int init(const CertsFlags& options) {
 void add_certs_command(CLI::App& app, Invocation& invocation) {
   CLI::App* command = app.add_subcommand("certs", "Create certificates for the tasks of a cluster");
   command->require_subcommand(1);
+  command->footer(kCertsFooter);
   CLI::App* make = command->add_subcommand("init", "Create or renew the certificates in a folder");
   auto options = std::make_shared<CertsFlags>();
   make->add_option("DIR", options->folder, "The folder; it is created if it does not exist")
@@ -63,7 +65,6 @@ void add_certs_command(CLI::App& app, Invocation& invocation) {
   make->add_option("--cluster", options->cluster, "The cluster as a JSON file")->type_name("FILE");
   make->add_option("--days", options->days, "Days for which the certificates are valid")
       ->capture_default_str();
-  make->footer(kCertsFooter);
   make->callback([&invocation, options] { invocation.run = [options] { return init(*options); }; });
 }
 

@@ -10,10 +10,20 @@
 #include "trireme/optim/row_updates.h"
 
 namespace trireme {
+namespace {
+
+constexpr char kGraphFooter[] = R"(
+Examples:
+  trireme graph show step.graph               the operators of a function that Graph::save() wrote
+  trireme graph show step.graph --dot | dot -Tsvg -o step.svg
+  trireme graph operators                     all operators that captured functions may use)";
+
+}  // namespace
 
 void add_graph_command(CLI::App& app, Invocation& invocation) {
   CLI::App* graph = app.add_subcommand("graph", "Show captured functions");
   graph->require_subcommand(1);
+  graph->footer(kGraphFooter);
   CLI::App* show = graph->add_subcommand("show",
                                          "Check a graph file as a server does, and show its "
                                          "operators");

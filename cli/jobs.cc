@@ -116,9 +116,12 @@ std::map<std::string, JobSummary> summarize(
   return jobs;
 }
 
-void print_jobs(const std::map<std::string, JobSummary>& jobs) {
+// `silent` is the number of tasks that have not answered.
+void print_jobs(const std::map<std::string, JobSummary>& jobs, size_t tasks, size_t silent) {
   if (jobs.empty()) {
-    absl::PrintF("no task holds a job\n");
+    if (silent < tasks) {
+      absl::PrintF("no task %sholds a job\n", silent > 0 ? "that answers " : "");
+    }
     return;
   }
   size_t width = 3;
@@ -152,7 +155,9 @@ int show_jobs(const JobsFlags& options) {
   const auto answers = ask_each<std::vector<ListedJob>>(
       servers, [deadline](Channel& channel) { return list_jobs(channel, deadline); });
   const auto jobs = summarize(servers, answers);
-  options.json ? print_jobs_json(jobs) : print_jobs(jobs);
+  const auto silent =
+      std::ranges::count_if(answers, [](const auto& answer) { return !answer.ok(); });
+  options.json ? print_jobs_json(jobs) : print_jobs(jobs, servers.size(), silent);
   return report_silent(servers, answers);
 }
 

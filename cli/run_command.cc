@@ -30,7 +30,7 @@ A cluster file lists the address of every task of every role, and all processes 
   {"worker": ["a:2222", "b:2222"], "ps": ["a:2221"]}
 Without a file, TF_CONFIG is read, or the variables of torchrun or Slurm.
 
-See `trireme COMMAND --help` for each command.)";
+See `trireme help COMMAND` for each command.)";
 
 // Lowers the first letter of a sentence ("A subcommand is required"), but not of a name
 // ("TF_CONFIG").
@@ -50,7 +50,10 @@ std::string first_of(const std::vector<std::string>& words, const std::vector<st
 
 int usage_error(const CLI::App& app, const std::string& text) {
   std::string command = "trireme";
-  for (const CLI::App* sub : app.get_subcommands()) absl::StrAppend(&command, " ", sub->get_name());
+  for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
+    at = at->get_subcommands().front();
+    absl::StrAppend(&command, " ", at->get_name());
+  }
   say(absl::StrCat(text, "; see `", command, " --help`"));
   return kUsageError;
 }
@@ -60,7 +63,6 @@ int run(std::vector<std::string> words, Invocation invocation) {
   app.set_version_flag("--version",
                        absl::StrCat("trireme ", version(), " (protocol ", kProtocolVersion,
                                     ", LibTorch ", TORCH_VERSION, ")"));
-  app.footer(kMainFooter);
   add_certs_command(app, invocation);
   add_checkpoint_command(app, invocation);
   add_launch_command(app, invocation);
@@ -68,8 +70,14 @@ int run(std::vector<std::string> words, Invocation invocation) {
   add_status_command(app, invocation);
   add_graph_command(app, invocation);
   add_jobs_command(app, invocation);
-  // Lets us name an unknown command ourselves. Set after the commands, which would inherit it.
+  // Set after the commands, which would inherit them. The second lets us name an unknown command
+  // ourselves.
+  app.footer(kMainFooter);
   app.allow_extras();
+  if (!words.empty() && words[0] == "help") {  // `help launch` is `launch --help`
+    words.erase(words.begin());
+    words.push_back("--help");
+  }
   std::vector<std::string> reversed(words.rbegin(), words.rend());
   try {
     app.parse(reversed);

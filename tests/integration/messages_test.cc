@@ -1,5 +1,6 @@
 // A user who gets a cluster spec or a flag wrong sees a message that says what is wrong and what to
 // do. The tests compare the whole message of the real binary.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -8,6 +9,9 @@
 
 namespace trireme {
 namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
 
 struct Mistake {
   std::string name;
@@ -143,6 +147,9 @@ const std::vector<Mistake>& mistakes() {
        .tf_config = R"({"cluster": {"worker": ["localhost:0"]}})",
        .message = "cluster spec: job 'worker', task 0: the port of 'localhost:0' is not known, "
                   "since the task's server picks it; give the port that the server listens on"},
+      {.name = "CertsInitWithoutAFolder",
+       .arguments = {"certs", "init"},
+       .message = "DIR is required; see `trireme certs init --help`"},
       {.name = "MissingProgram",
        .arguments = {"launch", "--", "./tarin"},
        .message = "cannot run './tarin': No such file or directory"},
@@ -172,14 +179,32 @@ TEST_P(Messages, SayWhatIsWrongAndWhatToDo) {
 INSTANTIATE_TEST_SUITE_P(Mistakes, Messages, testing::ValuesIn(mistakes()),
                          [](const auto& info) { return info.param.name; });
 
-TEST(Help, ShowsExamples) {
-  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
-           {"--help"}, {"launch", "--help"}, {"server", "--help"}, {"status", "--help"}}) {
-    const CompletedProcess done = run_trireme(arguments);
+TEST(Help, ShowsExamplesOfTheCommand) {
+  for (const std::string& command :
+       {"launch", "server", "status", "jobs", "checkpoint", "certs", "graph"}) {
+    const CompletedProcess done = run_trireme({command, "--help"});
     EXPECT_EQ(done.status.code, 0);
-    EXPECT_NE(done.stdout_text.find("Examples:\n  trireme "), std::string::npos) << arguments[0];
+    EXPECT_THAT(done.stdout_text, HasSubstr("Examples:\n  trireme " + command + " "));
   }
-  EXPECT_EQ(run_trireme({"--version"}).stdout_text.rfind("trireme 0.", 0), 0u);
+  EXPECT_THAT(run_trireme({"certs", "init", "--help"}).stdout_text,
+              HasSubstr("Examples:\n  trireme certs init "));
+  EXPECT_THAT(run_trireme({"graph", "show", "--help"}).stdout_text,
+              HasSubstr("Examples:\n  trireme graph show "));
+  EXPECT_THAT(run_trireme({"--version"}).stdout_text, StartsWith("trireme 0."));
+}
+
+TEST(Help, IsACommandToo) {
+  const std::string all = run_trireme({"--help"}).stdout_text;
+  EXPECT_THAT(all, HasSubstr("Examples:\n  trireme launch "));
+  EXPECT_EQ(run_trireme({"help"}).stdout_text, all);
+  const std::string init = run_trireme({"certs", "init", "--help"}).stdout_text;
+  EXPECT_EQ(run_trireme({"help", "certs", "init"}).stdout_text, init);
+  EXPECT_NE(init, all);
+}
+
+TEST(Help, OfLaunchNamesTheProgram) {
+  EXPECT_THAT(run_trireme({"launch", "--help"}).stdout_text,
+              HasSubstr("Usage: trireme launch [OPTIONS] -- PROGRAM [ARGUMENT...]\n"));
 }
 
 }  // namespace

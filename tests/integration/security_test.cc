@@ -218,8 +218,10 @@ TEST(Certs, InitMakesCertificatesThatServersAccept) {
   const CompletedProcess done = init({});
   EXPECT_TRUE(done.status.ok()) << done.stderr_text;
   EXPECT_THAT(done.stdout_text,
-              HasSubstr("certificates of 2 tasks and of clients, valid for 365 days"));
+              HasSubstr("certs: made an authority, and wrote the certificates of 2 tasks and of "
+                        "clients, valid for 365 days\n"));
   EXPECT_TRUE(Credentials::from_folder(folder.path() + "/certs", TaskId{"ps", 0}).ok());
+  EXPECT_THAT(init({}).stdout_text, HasSubstr("certs: kept the authority, and wrote the "));
   EXPECT_EQ(init({"--days", "0"}).status.code, 2);
 }
 

@@ -85,6 +85,20 @@ TEST(JobsCommand, ListsAndDropsJobs) {
   EXPECT_EQ(run_trireme({"jobs", "ls"}, config).stdout_text, "no task holds a job\n");
 }
 
+TEST(JobsCommand, SaysNothingOfTasksThatDoNotAnswer) {
+  ProcessCluster cluster({{.workers = 1, .ps = 1}});
+  const std::string config = cluster.tf_config({"chief", 0});
+  cluster.kill({"worker", 0});
+  const CompletedProcess some = run_trireme({"jobs", "ls"}, config);
+  EXPECT_EQ(some.status.code, 1);
+  EXPECT_EQ(some.stdout_text, "no task that answers holds a job\n");
+  cluster.kill({"ps", 0});
+  const CompletedProcess none = run_trireme({"jobs", "ls"}, config);
+  EXPECT_EQ(none.status.code, 1);
+  EXPECT_EQ(none.stdout_text, "");
+  EXPECT_THAT(none.stderr_text, HasSubstr("/job:ps/task:0"));
+}
+
 TEST(StatusOfVariables, ReportsThatThereAreNone) {
   ProcessCluster cluster({{.workers = 0, .ps = 1}});
   const CompletedProcess none =
