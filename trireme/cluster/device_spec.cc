@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "trireme/cluster/text.h"
 
 namespace trireme {
@@ -155,11 +156,9 @@ std::vector<std::string> DeviceList::names(const TaskId& task) const {
 
 DeviceSpec DeviceSpec::parse(const std::string& text) {
   if (text.empty()) return {};
-  if (text[0] != '/') {
-    refuse(absl::StrCat("device '", text, "' does not begin with '/'; write '/", text, "'"));
-  }
   Reader reader(text);
-  for (const std::string& part : std::vector<std::string>(absl::StrSplit(text.substr(1), '/'))) {
+  const std::string parts(absl::StripPrefix(text, "/"));
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(parts, '/'))) {
     if (part.empty()) refuse(absl::StrCat("device '", text, "' has nothing after a '/'"));
     reader.read(part);
   }

@@ -39,9 +39,10 @@ struct DeviceList {
 };
 
 // Name of a device, or a part of it. Fields that are not set are left to an outer scope or to the
-// defaults. Its text forms, in which '*' means "not set" and the case of the type does not matter:
+// defaults. Its text forms, in which '*' means "not set", the case of the type does not matter and
+// the first slash may be left out:
 //
-//   /job:ps/task:0/cpu:0       /job:worker/replica:0/task:1/device:GPU:0       /gpu:1       /task:1
+//   /job:ps/task:0/cpu:0    /job:worker/replica:0/task:1/device:GPU:0    /gpu:1    GPU:1    /task:1
 struct DeviceSpec {
   std::optional<std::string> job = {};  // job of the task: "worker"
   std::optional<int> replica = {};      // replica; 0 is the only one

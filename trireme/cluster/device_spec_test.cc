@@ -94,6 +94,14 @@ TEST(DeviceSpec, SoftPlacementChangesOnlyTheDevice) {
   EXPECT_EQ(place("/job:ps/task:1/cpu:1", kWithGpu), "/job:ps/task:1/cpu:0");
 }
 
+TEST(DeviceSpec, TheFirstSlashAndTheCaseOfTheTypeDoNotMatter) {
+  for (const std::string text : {"GPU:1", "gpu:1", "/GPU:1", "device:GPU:1", "/device:gpu:1"}) {
+    EXPECT_EQ(parse(text), parse("/gpu:1")) << text;
+  }
+  EXPECT_EQ(parse("CPU"), parse("/cpu"));
+  EXPECT_EQ(parse("job:ps/task:0/CPU:0"), parse("/job:ps/task:0/cpu:0"));
+}
+
 TEST(WrongDevice, NoSuchType) {
   EXPECT_EQ(problem("/job:worker/tpu:0"),
             "device '/job:worker/tpu:0': tpu is not supported; the types are cpu and gpu");
@@ -107,7 +115,10 @@ TEST(WrongDevice, NoSuchType) {
 }
 
 TEST(WrongDevice, Malformed) {
-  EXPECT_EQ(problem("cpu:0"), "device 'cpu:0' does not begin with '/'; write '/cpu:0'");
+  EXPECT_EQ(problem("//cpu:0"), "device '//cpu:0' has nothing after a '/'");
+  EXPECT_EQ(problem("ps"),
+            "device 'ps': there is no field or device type 'ps'; the fields are job, replica, task "
+            "and device, the types are cpu and gpu");
   EXPECT_EQ(problem("/"), "device '/' has nothing after a '/'");
   EXPECT_EQ(problem("/job:worker/"), "device '/job:worker/' has nothing after a '/'");
   EXPECT_EQ(problem("/job:"), "device '/job:': job '' is not a valid name");

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "trireme/base/error.h"
@@ -34,7 +33,7 @@ struct LocalScope {
 // Returns the device that a name stands for: "/gpu:1" or "gpu:1". Throws Error unless this machine
 // has it. Any number of logical CPUs may be named.
 DeviceSpec device_named(const std::string& name, const char* option) {
-  const DeviceSpec spec = DeviceSpec::parse(absl::StartsWith(name, "/") ? name : "/" + name);
+  const DeviceSpec spec = DeviceSpec::parse(name);
   const auto fail = [&](const std::string& why) {
     throw Error(ErrorCode::kInvalidArgument,
                 absl::StrCat("device '", name, "' in .", option, " ", why));
