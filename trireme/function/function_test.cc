@@ -312,5 +312,50 @@ TEST(Variable, KeepsItsShapeAndGetsAUniqueName) {
   EXPECT_THROW(a.assign_add(torch::ones({})), Error);
 }
 
+// Expects of the operators on variables what those on their contents return.
+void expect_arithmetic(const Variable& v, const Variable& w, const Tensor& x) {
+  const auto expect = [](const Tensor& result, const Tensor& expected) {
+    EXPECT_TRUE(result.equal(expected)) << result << expected;
+  };
+  const Tensor a = v.read(), b = w.read();
+  expect(v + w, a + b);
+  expect(v - w, a - b);
+  expect(v * w, a * b);
+  expect(v / w, a / b);
+  expect(-v, -a);
+  expect(2 * v, 2 * a);
+  expect(v * 2.5, a * 2.5);
+  expect(v - 1, a - 1);
+  expect(1 - v, 1 - a);
+  expect(v + 1, 1 + a);
+  expect(1 + v, 1 + a);
+  expect(v / 2, a / 2);
+  expect(2 / v, 2 / a);
+  expect(v * x, a * x);
+  expect(x + v, x + a);
+  expect(x / v - w, x / a - b);
+  expect(torch::add(v, w), a + b);
+  expect(torch::add(x, v), x + a);
+}
+
+TEST(Variable, TakesPartInArithmetic) {
+  const Variable v("v", torch::full({2}, 3.0)), w("w", torch::full({2}, 5.0));
+  expect_arithmetic(v, w, torch::full({2}, 7.0));
+  const auto f = function("arithmetic", [&](const Tensor& x) {
+    return std::vector<Tensor>{v + w, 2 * v - x, -w, (v - 1) / w};
+  });
+  const Tensor x = torch::ones({2});
+  f(x);
+  v.assign(torch::full({2}, 4.0));
+  const std::vector<Tensor> results = f(x);
+  const double expected[] = {9, 7, -5, 0.6};
+  for (size_t i = 0; i < results.size(); ++i) {
+    EXPECT_FLOAT_EQ(results[i][0].item<float>(), static_cast<float>(expected[i])) << i;
+  }
+  EXPECT_EQ(f.captures(), 1);
+  (v * v + 2 * v).sum().backward();
+  EXPECT_TRUE(v.read().grad().equal(torch::full({2}, 10.0)));
+}
+
 }  // namespace
 }  // namespace trireme

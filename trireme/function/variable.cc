@@ -6,6 +6,7 @@
 // session. In one of several replicas changes are deferred first of all (replicas.h).
 #include "trireme/function/variable.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/native/TypeProperties.h>
 
@@ -176,6 +177,58 @@ void Variable::assign_sub(const at::Tensor& delta) const {
   }
   const at::NoGradGuard no_gradients;
   at::Tensor(record_->tensor).sub_(delta);
+}
+
+at::Tensor operator-(const Variable& a) {
+  return -a.read();
+}
+
+at::Tensor operator+(const Variable& a, const Variable& b) {
+  return a.read() + b.read();
+}
+
+at::Tensor operator-(const Variable& a, const Variable& b) {
+  return a.read() - b.read();
+}
+
+at::Tensor operator*(const Variable& a, const Variable& b) {
+  return a.read() * b.read();
+}
+
+at::Tensor operator/(const Variable& a, const Variable& b) {
+  return a.read() / b.read();
+}
+
+at::Tensor operator+(const Variable& a, const at::Scalar& b) {
+  return a.read() + b;
+}
+
+at::Tensor operator-(const Variable& a, const at::Scalar& b) {
+  return a.read() - b;
+}
+
+at::Tensor operator*(const Variable& a, const at::Scalar& b) {
+  return a.read() * b;
+}
+
+at::Tensor operator/(const Variable& a, const at::Scalar& b) {
+  return a.read() / b;
+}
+
+at::Tensor operator+(const at::Scalar& a, const Variable& b) {
+  return a + b.read();
+}
+
+at::Tensor operator-(const at::Scalar& a, const Variable& b) {
+  return a - b.read();
+}
+
+at::Tensor operator*(const at::Scalar& a, const Variable& b) {
+  return a * b.read();
+}
+
+at::Tensor operator/(const at::Scalar& a, const Variable& b) {
+  return a / b.read();
 }
 
 }  // namespace trireme

@@ -64,7 +64,8 @@ class Variable {
   // Throws Error for a variable that a DeviceScope placed on a task and that no session has used
   // yet, and if several sessions hold different copies of it.
   at::Tensor read() const;
-  // Does the same as read(), so that a variable can be an argument of LibTorch's functions.
+  // Does the same as read(), so that a variable can be an argument of LibTorch's functions and take
+  // part in arithmetic: torch::add(v, w), 2 * v + x.
   operator at::Tensor() const { return read(); }
 
   // Replaces the contents where the variable lives, under the rules of read(). Throws Error unless
@@ -82,6 +83,22 @@ class Variable {
 
   std::shared_ptr<internal::VariableRecord> record_;
 };
+
+// Arithmetic of variables with each other, with tensors and with numbers, on their contents under
+// the rules of read(). With a tensor on one side, LibTorch's own operators apply.
+at::Tensor operator-(const Variable& a);
+at::Tensor operator+(const Variable& a, const Variable& b);
+at::Tensor operator-(const Variable& a, const Variable& b);
+at::Tensor operator*(const Variable& a, const Variable& b);
+at::Tensor operator/(const Variable& a, const Variable& b);
+at::Tensor operator+(const Variable& a, const at::Scalar& b);
+at::Tensor operator-(const Variable& a, const at::Scalar& b);
+at::Tensor operator*(const Variable& a, const at::Scalar& b);
+at::Tensor operator/(const Variable& a, const at::Scalar& b);
+at::Tensor operator+(const at::Scalar& a, const Variable& b);
+at::Tensor operator-(const at::Scalar& a, const Variable& b);
+at::Tensor operator*(const at::Scalar& a, const Variable& b);
+at::Tensor operator/(const at::Scalar& a, const Variable& b);
 
 template <>
 struct internal::Access<Variable> {
