@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "trireme/cluster/device_spec.h"
@@ -25,6 +26,16 @@ struct DeviceRequest {
 };
 // Returns the device that the scopes of the calling thread ask for.
 DeviceRequest requested_device(const Placeable& what);
+
+// Returns the names of the device scopes that the calling thread is in, the outermost first; empty
+// if there are none.
+std::string device_scope_names();
+
+// Returns the hardware that the scopes of the calling thread name for code that runs in the
+// program: the innermost colocation's, or the local device's; nullopt if they name none, or a task.
+// Does not ask setters, which are for captured operators and variables. Warns, once in the process,
+// of a device that does not exist; the nearest one takes its place.
+std::optional<c10::Device> eager_device();
 
 // Returns true if `device` names a job or a task, so that the program itself cannot run there.
 inline bool is_remote(const DeviceSpec& device) {

@@ -3,26 +3,32 @@
 // outermost to the innermost. A colocation replaces the device so far, until an inner scope names a
 // device.
 //
-// Outside of a capture nothing would obey a scope that names a task, since operators run in the
-// program. So the outermost such scope installs an operator hook that rejects operators that
-// compute (EagerDeviceCheck). During a capture the recorder is the hook, and in eager mode
-// (run_eagerly) scopes are ignored on purpose; in both cases the check is not installed.
+// Outside of a capture LibTorch runs an operator where its tensors are. What a variable's read()
+// returns is on the device that local scopes name (eager_device), and so operators follow. Nothing
+// obeys a scope that names a task. So the outermost scope that names a task or a GPU installs an
+// operator hook (EagerDeviceCheck): it rejects operators that compute in the scope of a task, and
+// warns of one whose tensors are not on the GPU. During a capture the recorder is the hook, and in
+// eager mode (run_eagerly) scopes are ignored on purpose; in both cases the check is not installed.
 #include "trireme/capture/device_scope.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "trireme/base/error.h"
 #include "trireme/base/mutex.h"
+#include "trireme/base/warn_once.h"
 #include "trireme/capture/device_request.h"
 #include "trireme/capture/eager_mode.h"
 #include "trireme/capture/operator_hook.h"
 #include "trireme/graph/operators.h"
+#include "trireme/placement/local_devices.h"
 
 namespace trireme {
 namespace {
@@ -53,33 +59,82 @@ bool computes(const c10::OperatorHandle& op) {
   return takes_tensor && !internal::reads_only_metadata(op) && !internal::is_random(op);
 }
 
-// Rejects operators that compute, in a scope that names a job or a task, outside of a captured
-// function. Stateless.
+// Returns true if the operator is told where its result belongs, or only copies a tensor.
+bool places_or_copies(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  return op.schema().argumentIndexWithName("device").has_value() || name == "aten::clone" ||
+         name == "aten::_local_scalar_dense";
+}
+
+// Returns the device of the operator's tensors: an accelerator, if one of them is on one; nullopt
+// if it has none.
+std::optional<c10::Device> device_of_tensors(const c10::OperatorHandle& op,
+                                             const torch::jit::Stack& stack) {
+  std::optional<c10::Device> device;
+  for (const c10::IValue& argument : torch::jit::last(stack, op.schema().arguments().size())) {
+    const auto note = [&](const at::Tensor& tensor) {
+      if (tensor.defined() && (!device || device->is_cpu())) device = tensor.device();
+    };
+    if (argument.isTensor()) note(argument.toTensor());
+    if (argument.isTensorList()) std::ranges::for_each(argument.toTensorVector(), note);
+  }
+  return device;
+}
+
+// Checks operators that compute outside of a captured function, in a scope that names a task or a
+// GPU. Stateless.
 class EagerDeviceCheck final : public internal::OperatorHook {
  public:
+  bool only_checks() const override { return true; }
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
            torch::jit::Stack* stack) override {
     const c10::impl::ExcludeDispatchKeyGuard no_reentry(internal::kCaptureKey);
-    if (computes(op)) check_device(internal::operator_name(op));
-    op.redispatchBoxed(internal::keys_below_hook(keys), stack);
-  }
-
- private:
-  static void check_device(const std::string& name) {
     DeviceSpec device;
     for (const ScopeEntry& scope : entries) {
       if (!scope.setter) device = merge(device, scope.device);
     }
-    if (!internal::is_remote(device)) return;
+    if (internal::is_remote(device)) {
+      if (computes(op)) reject(op, device);
+    } else {
+      check_hardware(op, device, *stack);
+    }
+    op.redispatchBoxed(internal::keys_below_hook(keys), stack);
+  }
+
+ private:
+  [[noreturn]] static void reject(const c10::OperatorHandle& op, const DeviceSpec& device) {
     throw Error(ErrorCode::kFailedPrecondition,
-                absl::StrCat("operator '", name, "' in the scope of device '", device.to_string(),
+                absl::StrCat("operator '", internal::operator_name(op),
+                             "' in the scope of device '", device.to_string(),
                              "' would run in this program: outside of a captured function only "
                              "local devices can be named. Put it into a function and run that with "
                              "tr::Session, or compute it before the scope"));
   }
+
+  static void check_hardware(const c10::OperatorHandle& op, const DeviceSpec& device,
+                             const torch::jit::Stack& stack) {
+    // A backward pass goes back to the devices that its values came from.
+    if (torch::autograd::get_current_graph_task_id() != -1) return;
+    const std::optional<c10::Device> there = device_of_tensors(op, stack);
+    if (!there || !computes(op) || places_or_copies(op)) return;
+    const std::optional<c10::Device> wanted = internal::eager_device();
+    if (!wanted || *there == *wanted) return;
+    internal::warn_once(
+        absl::StrCat("operator '", internal::operator_name(op), "' in the scope of device '",
+                     device.to_string(), "' ran on ", there->str(),
+                     ", where its tensors are: outside of a captured function a scope moves what "
+                     "tr::Variable::read() returns, and no other tensor. Move it with to(), or put "
+                     "the operator into a function"),
+        absl::StrCat("eager operator on ", device.to_string()));
+  }
 };
 
 EagerDeviceCheck eager_device_check;
+
+bool needs_check(const DeviceSpec& device) {
+  return internal::is_remote(device) || device.type == DeviceType::kGpu ||
+         (device.type == DeviceType::kCpu && internal::accelerator_count() > 0);
+}
 
 // Chooses ps tasks for variables, in turn or by size. Shared by the copies of one setter.
 // Thread-safe.
@@ -106,7 +161,7 @@ DeviceScope::DeviceScope(const std::string& device) : DeviceScope(DeviceSpec::pa
 
 DeviceScope::DeviceScope(const DeviceSpec& device) {
   entries.push_back({device, nullptr, {}});
-  if (internal::is_remote(device) && internal::current_hook() == nullptr && !runs_eagerly()) {
+  if (needs_check(device) && internal::current_hook() == nullptr && !runs_eagerly()) {
     device_check_ = std::make_unique<internal::HookScope>(&eager_device_check);
   }
 }
@@ -163,6 +218,34 @@ DeviceRequest requested_device(const Placeable& what) {
   }
   request.scopes = absl::StrJoin(names, " > ");
   return request;
+}
+
+std::optional<c10::Device> eager_device() {
+  if (entries.empty()) return std::nullopt;
+  DeviceSpec device;
+  at::Tensor with;
+  for (const ScopeEntry& scope : entries) {
+    if (scope.setter) continue;
+    device = merge(device, scope.device);
+    if (scope.device != DeviceSpec()) with = at::Tensor();
+    if (scope.colocate_with.defined()) with = scope.colocate_with;
+  }
+  if (with.defined()) return with.device();
+  if (is_remote(device) || !device.type) return std::nullopt;
+  const int index = device.index.value_or(0);
+  const DeviceList devices = program_device_list();
+  if (devices.has(*device.type, index)) return hardware_of(*device.type, index);
+  const DeviceSpec used = nearest(device, devices);
+  warn_once(absl::StrCat("device '", device.to_string(), "', named by scope ", device_scope_names(),
+                         ", does not exist; using '", used.to_string(), "' (",
+                         describe_accelerators(), ")"));
+  return hardware_of(*used.type, *used.index);
+}
+
+std::string device_scope_names() {
+  return absl::StrJoin(entries, " > ", [](std::string* names, const ScopeEntry& scope) {
+    absl::StrAppend(names, scope.name());
+  });
 }
 
 SuspendDeviceCheck::SuspendDeviceCheck() {

@@ -3,6 +3,9 @@
 // registers one fallback under it, which catches all operators. The key counts only on threads that
 // include it in their thread-local key set, which a HookScope does. So threads without a hook do
 // not pay for the fallback, and a hook sees operators after autograd has taken them apart.
+//
+// LibTorch passes the thread-local key set on to threads that it starts, but not the hook. Whether
+// the hook only checks must be known there, so that is noted in the key set as well (kOnlyChecks).
 #include "trireme/capture/operator_hook.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -16,8 +19,14 @@ namespace {
 
 thread_local OperatorHook* hook_of_thread = nullptr;
 
+// Excluded on a thread whose hook only checks. No tensor has this key, so excluding it has no other
+// effect.
+constexpr c10::DispatchKey kOnlyChecks = c10::DispatchKey::FPGA;
+
 void run_hook(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  // LibTorch passes the included dispatch key on to threads that it starts, but not the hook.
+  if (hook_of_thread == nullptr && c10::impl::tls_is_dispatch_key_excluded(kOnlyChecks)) {
+    return op.redispatchBoxed(keys_below_hook(keys), stack);
+  }
   if (hook_of_thread == nullptr) {
     throw Error(ErrorCode::kFailedPrecondition,
                 absl::StrCat("operator '", op.operator_name().name,
@@ -49,15 +58,18 @@ void register_fallback_once() {
 
 HookScope::HookScope(OperatorHook* hook)
     : outer_(hook_of_thread),
-      outer_included_(c10::impl::tls_is_dispatch_key_included(kCaptureKey)) {
+      outer_included_(c10::impl::tls_is_dispatch_key_included(kCaptureKey)),
+      outer_only_checks_(c10::impl::tls_is_dispatch_key_excluded(kOnlyChecks)) {
   if (hook != nullptr) register_fallback_once();
   hook_of_thread = hook;
   c10::impl::tls_set_dispatch_key_included(kCaptureKey, hook != nullptr);
+  c10::impl::tls_set_dispatch_key_excluded(kOnlyChecks, hook != nullptr && hook->only_checks());
 }
 
 HookScope::~HookScope() {
   hook_of_thread = outer_;
   c10::impl::tls_set_dispatch_key_included(kCaptureKey, outer_included_);
+  c10::impl::tls_set_dispatch_key_excluded(kOnlyChecks, outer_only_checks_);
 }
 
 OperatorHook* current_hook() {

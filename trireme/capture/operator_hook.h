@@ -8,9 +8,14 @@
 namespace trireme::internal {
 
 // Intercepts the operators of a thread before their kernels run. A capture records them; a device
-// scope rejects those that would run in the wrong place.
+// scope checks where they run.
 class OperatorHook {
  public:
+  // Returns true for a hook that lets the program compute as it would without it, or rejects an
+  // operator. Operators on threads that LibTorch starts for the thread, such as those of a backward
+  // pass on an accelerator, then need not pass the hook.
+  virtual bool only_checks() const { return false; }
+
   // Runs the operator and leaves its results on the stack. Throws to reject it.
   virtual void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                    torch::jit::Stack* stack) = 0;
@@ -32,6 +37,7 @@ class HookScope {
  private:
   OperatorHook* const outer_;
   const bool outer_included_;
+  const bool outer_only_checks_;
 };
 
 // Returns the hook of the calling thread's innermost scope; null if there is none.

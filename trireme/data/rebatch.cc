@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "trireme/base/status.h"
+#include "trireme/base/warn_once.h"
 #include "trireme/data/dataset_steps.h"
-#include "trireme/data/warn_once.h"
 
 namespace trireme::internal {
 namespace {

@@ -13,7 +13,7 @@
 #include "trireme/base/logging.h"
 #include "trireme/base/mutex.h"
 #include "trireme/base/status.h"
-#include "trireme/data/warn_once.h"
+#include "trireme/base/warn_once.h"
 
 // Where one record ends is only known from those before it, so pieces are cut one after the other,
 // under a lock: that is fast. Each thread cuts a piece, decodes it without the lock, and stores the

@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/base/warn_once.h"
 #include "trireme/capture/device_request.h"
 #include "trireme/data/dataset_data.h"
 #include "trireme/data/dataset_steps.h"
-#include "trireme/data/warn_once.h"
 
 // A dataset is divided by an edit of its definition, from which it is then made again: files are
 // taken out of the sources, or a shard step is put in. Neither changes which tensors belong to the

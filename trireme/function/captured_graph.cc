@@ -6,8 +6,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "trireme/base/error.h"
+#include "trireme/base/status.h"
+#include "trireme/base/warn_once.h"
 #include "trireme/capture/device_request.h"
 #include "trireme/function/worker_values.h"
+#include "trireme/placement/existing_devices.h"
 
 namespace trireme::internal {
 namespace {
@@ -48,19 +51,58 @@ std::shared_ptr<VariableBackend> backend_of(
   return backend;
 }
 
-// Returns the plan for the devices that scopes name. A graph of tensors that are on an accelerator
-// already runs where they are.
-std::shared_ptr<const DevicePlan> devices_of(const CapturedGraph& graph, bool inputs_on_cpu) {
-  if (graph.backend != nullptr || !graph.remote.empty() || !inputs_on_cpu) return nullptr;
-  DeviceGraphOptions options{.default_device = default_device()};
-  for (const auto& variable : graph.variables) {
-    if (!variable->tensor.is_cpu()) return nullptr;
-    options.variable_devices.push_back({c10::Device(c10::kCPU)});
+// Returns true if the tensors that the graph was captured with are on an accelerator. Then its
+// operators run where they are.
+bool runs_on_its_tensors(const CapturedGraph& graph) {
+  return !graph.inputs_on_cpu || !std::ranges::all_of(graph.variables, [](const auto& variable) {
+    return variable->tensor.is_cpu();
+  });
+}
+
+std::shared_ptr<const DevicePlan> plan_for_program(const CapturedGraph& graph) {
+  const proto::GraphDef& def = graph.plan->graph->def;
+  if (runs_on_its_tensors(graph)) {
+    const auto named = std::ranges::find_if(
+        def.nodes(), [](const proto::Node& node) { return !node.device().empty(); });
+    if (named != def.nodes().end()) {
+      warn_once(absl::StrCat("function '", def.name(), "': the scope of device '", named->device(),
+                             "' has no effect, since tensors of the function are on an accelerator "
+                             "already, and its operators run where they are. Give it tensors of "
+                             "the CPU, or move them with to()"));
+    }
+    return nullptr;
   }
+  DeviceGraphOptions options{.default_device = graph.default_device};
+  options.variable_devices.assign(graph.variables.size(), {c10::Device(c10::kCPU)});
   return plan_devices(*graph.plan, options);
 }
 
 }  // namespace
+
+const DevicePlan* CapturedGraph::devices() const {
+  std::call_once(planned_, [&] { devices_ = plan_for_program(*this); });
+  return devices_.get();
+}
+
+std::shared_ptr<const GraphData> placed_in_program(std::shared_ptr<const GraphData> graph) {
+  if (!remote_part(graph->def).empty()) return graph;
+  graph = value_or_throw(use_devices_of_program(std::move(graph))).graph;
+  std::shared_ptr<GraphData> changed;
+  for (int i = 0; i < graph->def.variables_size(); ++i) {
+    const proto::Variable& variable = graph->def.variables(i);
+    if (variable.device().empty() ||
+        DeviceSpec::parse(variable.device()).type != DeviceType::kGpu) {
+      continue;
+    }
+    if (changed == nullptr) changed = std::make_shared<GraphData>(*graph);
+    changed->def.add_scopes(absl::StrCat(
+        variable.device_reason() == 0 ? "" : graph->def.scopes(variable.device_reason() - 1),
+        "; without a session it is in the program's memory"));
+    changed->def.mutable_variables(i)->set_device("/cpu:0");
+    changed->def.mutable_variables(i)->set_device_reason(changed->def.scopes_size());
+  }
+  return changed == nullptr ? graph : changed;
+}
 
 bool CapturedGraph::is_valid() const {
   for (size_t i = 0; i < variables.size(); ++i) {
@@ -85,9 +127,10 @@ std::shared_ptr<const CapturedGraph> make_captured_graph(const std::string& func
                                                          FunctionCall::Shape shape,
                                                          std::vector<bool> accepts_end) {
   auto graph = std::make_shared<CapturedGraph>();
-  const bool inputs_on_cpu = std::ranges::all_of(
-      checked.captured.inputs,
-      [](const at::Tensor& input) { return !input.defined() || input.is_cpu(); });
+  graph->inputs_on_cpu = std::ranges::all_of(checked.captured.inputs, [](const at::Tensor& input) {
+    return !input.defined() || input.is_cpu();
+  });
+  graph->default_device = default_device();
   graph->modules = std::move(modules);
   graph->plan = std::move(checked.plan);
   graph->variables = std::move(checked.captured.variables);
@@ -104,7 +147,6 @@ std::shared_ptr<const CapturedGraph> make_captured_graph(const std::string& func
                 "strategy.scope(), or call strategy.run() and reduce() outside of the function",
                 {"", absl::StrCat("function '", function, "'")});
   }
-  graph->devices = devices_of(*graph, inputs_on_cpu);
   for (const auto& variable : graph->variables) {
     graph->storages.push_back(variable->tensor.storage().getWeakStorageImpl());
     graph->need_gradients.push_back(variable->tensor.requires_grad());

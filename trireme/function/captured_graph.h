@@ -3,6 +3,7 @@
 #include <c10/core/StorageImpl.h>
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,7 @@ namespace trireme::internal {
 
 // A graph that was captured from a function, with everything that its runs need and the state of
 // the program that it is valid for. Thread-safe: immutable except for the tuner, which has its own
-// lock.
+// lock, and the plan for devices, which the first run makes.
 struct CapturedGraph {
   ModuleStates modules;  // states of the modules when it was captured
   std::shared_ptr<const Plan> plan;
@@ -34,15 +35,27 @@ struct CapturedGraph {
   std::string remote;
   // Backend of the variables that do not live in the program; null if all do.
   std::shared_ptr<VariableBackend> backend;
-  // The plan for the devices that scopes name; null if it runs as it was captured.
-  std::shared_ptr<const DevicePlan> devices;
+  bool inputs_on_cpu = true;               // true if all inputs of the capture were on the CPU
+  c10::Device default_device = c10::kCPU;  // device of operators that no scope places
   mutable BranchTuner tuner;
+
+  // Returns the plan for the devices that scopes name, for runs in this process; null if it runs as
+  // it was captured. The first call warns of devices that do not exist.
+  const DevicePlan* devices() const;
 
   // Returns true if the program's state outside of the signature is still the one that the graph
   // was captured for. A variable with another storage was given another dtype or device; a tensor
   // that became a constant may have been replaced or written to.
   bool is_valid() const;
+
+ private:
+  mutable std::once_flag planned_;
+  mutable std::shared_ptr<const DevicePlan> devices_;
 };
+
+// Returns the graph as this program runs it: every device that operators and variables name is the
+// one that is used, with the reason for it. Returns a graph that only a cluster can run as it is.
+std::shared_ptr<const GraphData> placed_in_program(std::shared_ptr<const GraphData> graph);
 
 // Makes a CapturedGraph of the result of a capture. `modules` are the states from before the
 // capture. Throws Error if the graph uses variables of two backends.

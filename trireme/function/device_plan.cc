@@ -4,7 +4,10 @@
 #include <atomic>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/base/warn_once.h"
+#include "trireme/placement/existing_devices.h"
 #include "trireme/placement/replica_sums.h"
 
 namespace trireme::internal {
@@ -22,13 +25,21 @@ c10::Device default_device() {
   return chosen_device;
 }
 
+std::shared_ptr<const GraphData> graph_for_program(const Plan& captured) {
+  const ExistingDevices existing = value_or_throw(use_devices_of_program(captured.graph));
+  for (const std::string& missing : existing.missing) {
+    warn_once(absl::StrCat("function '", captured.graph->def.name(), "': ", missing));
+  }
+  return existing.graph;
+}
+
 std::shared_ptr<const DevicePlan> plan_devices(const Plan& captured,
                                                const DeviceGraphOptions& options) {
+  const std::shared_ptr<const GraphData> existing = graph_for_program(captured);
   if (needs_no_devices(captured, options)) return nullptr;
   const bool share_memory = std::ranges::all_of(options.replica_devices,
                                                 [](c10::Device device) { return device.is_cpu(); });
-  const auto sums =
-      share_memory ? accumulate_products(captured.graph) : bucket_sums(captured.graph);
+  const auto sums = share_memory ? accumulate_products(existing) : bucket_sums(existing);
   const auto changed = sums == captured.graph ? nullptr : value_or_throw(compile(sums));
   DeviceGraph graph =
       value_or_throw(assign_devices(changed == nullptr ? captured : *changed, options));

@@ -22,8 +22,12 @@ struct DevicePlan {
 void set_default_device(c10::Device device);
 c10::Device default_device();
 
+// Returns the captured graph with the devices of this machine in place of those that operators name
+// and it does not have. Warns of these, once in the process.
+std::shared_ptr<const GraphData> graph_for_program(const Plan& captured);
+
 // Returns the plan for the devices that the options name; null if the captured plan can run as it
-// is. Throws Error if the operators cannot be assigned to devices.
+// is. Uses graph_for_program(). Throws Error if the operators cannot be assigned to devices.
 std::shared_ptr<const DevicePlan> plan_devices(const Plan& captured,
                                                const DeviceGraphOptions& options);
 

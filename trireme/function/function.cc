@@ -199,12 +199,13 @@ struct FunctionCore::Impl {
     variables.reserve(graph.variables.size());
     for (const auto& variable : graph.variables) variables.push_back(variable->tensor);
     ReplayOptions how;
-    if (graph.devices == nullptr) {
+    const DevicePlan* const devices = graph.devices();
+    if (devices == nullptr) {
       how.tuner = &graph.tuner;
       return replay_step(call, *graph.plan, variables, options, how);
     }
-    if (graph.devices->replicas) how.replicas = &*graph.devices->replicas;
-    return replay_step(call, *graph.devices->plan, variables, options, how);
+    if (devices->replicas) how.replicas = &*devices->replicas;
+    return replay_step(call, *devices->plan, variables, options, how);
   }
 };
 
@@ -248,6 +249,12 @@ std::shared_ptr<const FunctionStep> FunctionCore::preview(const FunctionCall& ca
   if (prepared) return impl_->step_of(*prepared);
   throw Error(ErrorCode::kEndOfData, "its iterators have too few elements left for a step",
               impl_->origin());
+}
+
+std::shared_ptr<const Plan> FunctionCore::plan(const FunctionCall& call) {
+  const std::shared_ptr<const Plan> captured = preview(call)->plan;
+  const auto graph = placed_in_program(captured->graph);
+  return graph == captured->graph ? captured : value_or_throw(compile(graph));
 }
 
 void FunctionCore::run_eagerly(const std::function<void()>& body) {

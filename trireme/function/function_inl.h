@@ -41,6 +41,9 @@ class FunctionCore {
   std::shared_ptr<const FunctionStep> step(const FunctionCall& call);
   // Returns the same step for inspection. Does not count as a step, and puts back what it draws.
   std::shared_ptr<const FunctionStep> preview(const FunctionCall& call);
+  // Returns the plan of that step as run() places it in this program: each operator names a device
+  // that exists. A plan with operators or variables on other tasks is returned as it was captured.
+  std::shared_ptr<const Plan> plan(const FunctionCall& call);
   // Calls `body` as plain code, with LibTorch's default generator seeded for the step. Restores the
   // generator afterwards. Counts as a step.
   void run_eagerly(const std::function<void()>& body);
@@ -143,7 +146,7 @@ R Function<R(Args...)>::run(const StepOptions& options, std::decay_t<Args>... ar
 
 template <typename R, typename... Args>
 Graph Function<R(Args...)>::graph(std::decay_t<Args>... args) const {
-  return internal::Access<Graph>::make(core_->preview(Call(*this, args...))->plan);
+  return internal::Access<Graph>::make(core_->plan(Call(*this, args...)));
 }
 
 template <typename R, typename... Args>

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "trireme/base/logging.h"
+#include "trireme/capture/device_request.h"
 
 namespace trireme::internal {
 namespace {
@@ -29,6 +30,7 @@ std::string signature_key(const std::vector<std::string>& arguments) {
   if (const auto dtype = c10::get_default_dtype_as_scalartype(); dtype != at::kFloat) {
     absl::StrAppend(&key, "|default ", c10::toString(dtype));
   }
+  if (device_scope_count() > 0) absl::StrAppend(&key, "|device ", device_scope_names());
   for (const at::DeviceType device : {at::kCPU, at::kCUDA, at::kPrivateUse1}) {
     if (!at::autocast::is_autocast_enabled(device)) continue;
     absl::StrAppend(&key, "|autocast ", c10::DeviceTypeName(device), " ",
@@ -91,7 +93,8 @@ int SignatureCache::captures() const {
 void SignatureCache::count_capture(std::vector<std::string> arguments) {
   // The first capture does not count as a retrace.
   if (captures_++ == kRetracesBeforeWarning) {
-    std::string which = "no argument, but the state of a module or the contents of a constant";
+    std::string which =
+        "no argument, but the state of a module, the contents of a constant or a device scope";
     for (size_t i = 0; i < arguments.size() && i < last_arguments_.size(); ++i) {
       if (arguments[i] == last_arguments_[i]) continue;
       which =

@@ -72,6 +72,12 @@ std::shared_ptr<internal::VariableHolder> holder_of(const internal::VariableReco
                               "that a tr::Session runs"));
 }
 
+// Returns a value for the variable where its tensor is. Scopes may have put it on another device.
+at::Tensor beside(const internal::VariableRecord& record, const at::Tensor& value) {
+  const internal::SuspendDeviceCheck no_device_check;
+  return value.to(record.tensor.device());
+}
+
 using Assign = void (Variable::*)(const at::Tensor&) const;
 
 // Defers an assignment in one of several replicas. It is made once for all of them after the last.
@@ -141,8 +147,13 @@ std::vector<std::string> Variable::shards() const {
 }
 
 at::Tensor Variable::read() const {
-  if (const auto holder = holder_of(*record_)) return holder->read(*record_);
-  return record_->tensor;
+  const auto holder = holder_of(*record_);
+  const at::Tensor contents = holder != nullptr ? holder->read(*record_) : record_->tensor;
+  if (internal::is_capturing() || runs_eagerly()) return contents;
+  const std::optional<c10::Device> device = internal::eager_device();
+  if (!device || contents.device() == *device) return contents;
+  const internal::SuspendDeviceCheck no_device_check;
+  return contents.to(*device);
 }
 
 void Variable::assign(const at::Tensor& value) const {
@@ -162,7 +173,7 @@ void Variable::assign_add(const at::Tensor& delta) const {
   check_sum(*record_, delta);
   if (holder != nullptr) return holder->change(*record_, Change::kAdd, delta);
   const at::NoGradGuard no_gradients;
-  at::Tensor(record_->tensor).add_(delta);
+  at::Tensor(record_->tensor).add_(beside(*record_, delta));
 }
 
 void Variable::assign_sub(const at::Tensor& delta) const {
@@ -176,7 +187,7 @@ void Variable::assign_sub(const at::Tensor& delta) const {
     return holder->change(*record_, Change::kAdd, -delta);
   }
   const at::NoGradGuard no_gradients;
-  at::Tensor(record_->tensor).sub_(delta);
+  at::Tensor(record_->tensor).sub_(beside(*record_, delta));
 }
 
 at::Tensor operator-(const Variable& a) {

@@ -61,6 +61,10 @@ class Variable {
   // variable. While a function is being captured, the result stands for the variable wherever it
   // lives.
   //
+  // Outside of a captured function, a copy on the device of the scopes around it is returned if
+  // they name a local device and the contents are not there. Gradients flow through it, too.
+  // Writing to it does not change the variable.
+  //
   // Throws Error for a variable that a DeviceScope placed on a task and that no session has used
   // yet, and if several sessions hold different copies of it.
   at::Tensor read() const;
@@ -84,20 +88,34 @@ class Variable {
   std::shared_ptr<internal::VariableRecord> record_;
 };
 
-// Arithmetic of variables with each other, with tensors and with numbers, on their contents under
-// the rules of read(). With a tensor on one side, LibTorch's own operators apply.
+// Arithmetic on the contents of variables, under the rules of read(). With a tensor on one side,
+// LibTorch's own operators apply.
+
+// Returns the negated contents.
 at::Tensor operator-(const Variable& a);
+// Returns the sum.
 at::Tensor operator+(const Variable& a, const Variable& b);
+// Returns the difference.
 at::Tensor operator-(const Variable& a, const Variable& b);
+// Returns the product, element by element.
 at::Tensor operator*(const Variable& a, const Variable& b);
+// Returns the quotient, element by element.
 at::Tensor operator/(const Variable& a, const Variable& b);
+// Adds a number.
 at::Tensor operator+(const Variable& a, const at::Scalar& b);
+// Subtracts a number.
 at::Tensor operator-(const Variable& a, const at::Scalar& b);
+// Multiplies by a number.
 at::Tensor operator*(const Variable& a, const at::Scalar& b);
+// Divides by a number.
 at::Tensor operator/(const Variable& a, const at::Scalar& b);
+// Adds to a number.
 at::Tensor operator+(const at::Scalar& a, const Variable& b);
+// Subtracts from a number.
 at::Tensor operator-(const at::Scalar& a, const Variable& b);
+// Multiplies a number.
 at::Tensor operator*(const at::Scalar& a, const Variable& b);
+// Divides a number.
 at::Tensor operator/(const at::Scalar& a, const Variable& b);
 
 template <>

@@ -24,6 +24,11 @@ at::Tensor placeholder(const char* name, const at::Tensor& value) {
       .call(value);
 }
 
+// Returns true if the workers combine values now, and not when a graph runs.
+bool runs_at_once() {
+  return current_hook() == nullptr || current_hook()->only_checks();
+}
+
 }  // namespace
 
 bool combines_over_workers(const GraphData& graph) {
@@ -49,18 +54,16 @@ void register_worker_values() {
 }
 
 at::Tensor sum_over_workers(WorkerGroup& workers, const at::Tensor& value) {
-  return current_hook() == nullptr ? workers.sum(value, "sum")
-                                   : placeholder(kSumOverWorkers, value);
+  return runs_at_once() ? workers.sum(value, "sum") : placeholder(kSumOverWorkers, value);
 }
 
 at::Tensor sum_gradients_over_workers(WorkerGroup& workers, const at::Tensor& gradient) {
-  return current_hook() == nullptr ? workers.sum(gradient, "sum of gradients")
-                                   : placeholder(kSumGradients, gradient);
+  return runs_at_once() ? workers.sum(gradient, "sum of gradients")
+                        : placeholder(kSumGradients, gradient);
 }
 
 at::Tensor first_of_workers(WorkerGroup& workers, const at::Tensor& value) {
-  return current_hook() == nullptr ? workers.first(value, "first")
-                                   : placeholder(kFirstOfWorkers, value);
+  return runs_at_once() ? workers.first(value, "first") : placeholder(kFirstOfWorkers, value);
 }
 
 }  // namespace trireme::internal

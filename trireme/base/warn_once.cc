@@ -1,4 +1,4 @@
-#include "trireme/data/warn_once.h"
+#include "trireme/base/warn_once.h"
 
 #include <set>
 
@@ -15,11 +15,11 @@ struct WarnedTexts {
 
 }  // namespace
 
-void warn_once(const std::string& text) {
+void warn_once(const std::string& text, const std::string& key) {
   static auto* const warned = new WarnedTexts;  // never destroyed: threads may warn until the end
   {
     MutexLock lock(warned->mutex);
-    if (!warned->texts.insert(text).second) return;
+    if (!warned->texts.insert(key.empty() ? text : key).second) return;
   }
   log_warning(text);
 }

@@ -1,0 +1,63 @@
+#include "trireme/placement/existing_devices.h"
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "trireme/base/status.h"
+#include "trireme/placement/local_devices.h"
+
+namespace trireme::internal {
+namespace {
+
+std::string named_by(const std::string& scopes) {
+  return scopes.empty() ? "" : absl::StrCat(", named by scope ", scopes);
+}
+
+// Returns the reason for the device that an operator got instead of `missing`.
+std::string reason_of(const std::string& scopes, const std::string& missing) {
+  return absl::StrCat(scopes, scopes.empty() ? "" : "; ", "there is no ", missing);
+}
+
+}  // namespace
+
+absl::StatusOr<ExistingDevices> use_existing_devices(std::shared_ptr<const GraphData> graph,
+                                                     const DeviceList& devices,
+                                                     const std::string& inventory) {
+  ExistingDevices result{.graph = std::move(graph), .missing = {}};
+  const proto::GraphDef& def = result.graph->def;
+  std::shared_ptr<GraphData> changed;       // a copy of the graph, once a device is missing
+  std::map<std::string, uint32_t> reasons;  // 1 + index in the copy's scopes
+  std::set<std::string> reported;
+  for (int i = 0; i < def.nodes_size(); ++i) {
+    const std::string& asked = def.nodes(i).device();
+    if (asked.empty()) continue;
+    TRIREME_ASSIGN_OR_RETURN(const DeviceSpec spec,
+                             try_call([&] { return DeviceSpec::parse(asked); }));
+    if (!spec.type || devices.has(*spec.type, spec.index.value_or(0))) continue;
+    const std::string used = nearest(spec, devices).to_string();
+    const uint32_t scope = def.nodes(i).device_reason();
+    const std::string scopes = scope == 0 ? "" : def.scopes(static_cast<int>(scope) - 1);
+    if (reported.insert(asked).second) {
+      result.missing.push_back(absl::StrCat("device '", asked, "'", named_by(scopes),
+                                            ", does not exist; using '", used, "' (", inventory,
+                                            ")"));
+    }
+    if (changed == nullptr) changed = std::make_shared<GraphData>(*result.graph);
+    const auto [reason, is_new] =
+        reasons.try_emplace(reason_of(scopes, asked), changed->def.scopes_size() + 1);
+    if (is_new) changed->def.add_scopes(reason->first);
+    changed->def.mutable_nodes(i)->set_device(used);
+    changed->def.mutable_nodes(i)->set_device_reason(reason->second);
+  }
+  if (changed != nullptr) result.graph = std::move(changed);
+  return result;
+}
+
+absl::StatusOr<ExistingDevices> use_devices_of_program(std::shared_ptr<const GraphData> graph) {
+  return use_existing_devices(std::move(graph), program_device_list(), describe_accelerators());
+}
+
+}  // namespace trireme::internal

@@ -1,0 +1,52 @@
+#include "trireme/placement/existing_devices.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/status.h"
+#include "trireme/graph/small_graph.h"
+
+namespace trireme::internal {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+// Returns a graph of two operators that name these devices, the first in a scope of its own.
+std::shared_ptr<const GraphData> graph_on(const std::string& first, const std::string& second) {
+  auto graph = std::make_shared<GraphData>(small_graph());
+  graph->def.add_scopes("'" + first + "'");
+  graph->def.mutable_nodes(0)->set_device(first);
+  graph->def.mutable_nodes(0)->set_device_reason(1);
+  graph->def.mutable_nodes(1)->set_device(second);
+  return graph;
+}
+
+TEST(ExistingDevices, LeavesAGraphThatNamesOnlyThese) {
+  const auto graph = graph_on("/gpu:1", "/job:worker");
+  const auto same = value_or_throw(use_existing_devices(graph, {.gpus = 2}, ""));
+  EXPECT_EQ(same.graph, graph);
+  EXPECT_THAT(same.missing, IsEmpty());
+}
+
+TEST(ExistingDevices, ReplacesOthersByTheNearestAndSaysSo) {
+  const auto used =
+      value_or_throw(use_existing_devices(graph_on("/gpu:5", "/cpu:1"), {.gpus = 2}, "it has two"));
+  EXPECT_EQ(used.graph->def.nodes(0).device(), "/gpu:0");
+  EXPECT_EQ(used.graph->def.scopes(used.graph->def.nodes(0).device_reason() - 1),
+            "'/gpu:5'; there is no /gpu:5");
+  EXPECT_EQ(used.graph->def.nodes(1).device(), "/cpu:0");
+  EXPECT_EQ(used.graph->def.scopes(used.graph->def.nodes(1).device_reason() - 1),
+            "there is no /cpu:1");
+  EXPECT_THAT(used.missing,
+              ElementsAre("device '/gpu:5', named by scope '/gpu:5', does not exist; using '/gpu:0'"
+                          " (it has two)",
+                          "device '/cpu:1', does not exist; using '/cpu:0' (it has two)"));
+}
+
+TEST(ExistingDevices, RejectsAnInvalidName) {
+  EXPECT_FALSE(use_existing_devices(graph_on("/abc:1", ""), {}, "").ok());
+}
+
+}  // namespace
+}  // namespace trireme::internal
