@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "trireme/base/warn_once.h"
 #include "trireme/graph/operators.h"
 
 namespace trireme::internal {
@@ -12,6 +13,20 @@ namespace {
 thread_local std::vector<std::shared_ptr<VariableBackend>> backends;
 
 }  // namespace
+
+Error not_on_task(const std::string& variable, const DeviceSpec& device,
+                  const std::string& places) {
+  return Error(ErrorCode::kInvalidArgument,
+               absl::StrCat("it is made in the scope of device '", device.to_string(),
+                            "', but inside of the strategy's scope, which puts variables on ",
+                            places, "; leave one of the two scopes"),
+               {"", absl::StrCat("variable '", variable, "'")});
+}
+
+void warn_of_unused_device(const DeviceSpec& device, const std::string& places) {
+  warn_once(absl::StrCat("the scope of device '", device.to_string(),
+                         "' has no effect on variables of the strategy, which are on ", places));
+}
 
 std::string stale_message(const std::string& variable, const std::vector<std::string>& places) {
   return absl::StrCat(

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/error.h"
 #include "trireme/capture/function_step.h"
+#include "trireme/cluster/device_spec.h"
 
 namespace trireme {
 
@@ -36,6 +38,9 @@ class VariableHolder {
 // of such a variable keeps the initial contents.
 class VariableBackend : public VariableHolder {
  public:
+  // Throws Error if the scopes around a new variable name a device (`backend_device`) on which the
+  // backend cannot keep it.
+  virtual void check_device(const VariableRecord& variable) const = 0;
   // Takes over a new variable. Its tensor holds the initial contents.
   virtual void adopt(const std::shared_ptr<VariableRecord>& variable) = 0;
   // Returns the devices of the variable's shards, in order.
@@ -58,6 +63,12 @@ class VariableBackend : public VariableHolder {
   // as long as the backend; null if there is only this process.
   virtual WorkerGroup* workers() const { return nullptr; }
 };
+
+// Returns the error for a variable that is made in the scope of a device whose task has no
+// variables of the backend. `places` says where these are: "the ps tasks".
+Error not_on_task(const std::string& variable, const DeviceSpec& device, const std::string& places);
+// Warns, once in the process, that variables of a backend are not on the device that a scope names.
+void warn_of_unused_device(const DeviceSpec& device, const std::string& places);
 
 // Returns the error for code that uses the program's tensor of a variable that lives elsewhere.
 std::string stale_message(const std::string& variable, const std::vector<std::string>& places);

@@ -33,6 +33,7 @@ class Registry {
         by_tensor_[variable.tensor.unsafeGetTensorImpl()].lock();
     *made = record == nullptr;
     if (*made) {
+      const bool scoped = !variable.backend;
       if (!by_name_[variable.name].expired()) released = remove_released();
       record = std::make_shared<VariableRecord>();
       record->name = variable.name;
@@ -44,7 +45,12 @@ class Registry {
       record->aggregation = variable.aggregation;
       record->slot_of = std::move(variable.slot_of);
       record->backend = variable.backend ? *variable.backend : current_backend();
-      if (record->backend == nullptr) set_device(*record);
+      if (record->backend == nullptr) {
+        set_device(*record);
+      } else if (scoped && record->slot_of.empty()) {
+        record->backend_device = requested_for(*record).device;
+        record->backend->check_device(*record);
+      }
       by_name_[record->name] = record;
       by_tensor_[record->tensor.unsafeGetTensorImpl()] = record;
     }
@@ -74,6 +80,11 @@ class Registry {
   // a backend may be destroyed with its last variable, which takes time.
   using ReleasedRecords = std::vector<std::shared_ptr<VariableRecord>>;
 
+  static DeviceRequest requested_for(const VariableRecord& record) {
+    return requested_device(
+        {.is_variable = true, .name = record.name, .bytes = record.tensor.nbytes()});
+  }
+
   // An optimizer's state is placed with its variable, also in a graph that does not use the
   // variable: it has one place only.
   void set_device(VariableRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -85,8 +96,7 @@ class Registry {
       record.device_scopes = owner->device_scopes;
       return;
     }
-    const DeviceRequest request = requested_device(
-        {.is_variable = true, .name = record.name, .bytes = record.tensor.nbytes()});
+    const DeviceRequest request = requested_for(record);
     record.device = request.device.to_string();
     record.device_scopes = request.scopes;
   }

@@ -11,6 +11,7 @@
 
 #include "trireme/capture/aggregation.h"
 #include "trireme/capture/variable_holders.h"
+#include "trireme/cluster/device_spec.h"
 
 // The process-wide registry of variables. A capture asks it once, at its start, which tensors of
 // the program are variables. All functions are thread-safe.
@@ -31,7 +32,9 @@ struct VariableRecord {
   std::string device;
   std::string device_scopes;                 // names of those scopes, for explanations
   std::shared_ptr<VariableBackend> backend;  // null if it lives in the program or on `device`
-  std::shared_ptr<void> backend_state;       // state that the backend keeps with it
+  // Device of the backend that the scopes name; `device` is empty then.
+  DeviceSpec backend_device;
+  std::shared_ptr<void> backend_state;  // state that the backend keeps with it
   // Sessions that hold the contents. None for a variable with a backend, which sessions reject.
   VariableHolders holders;
   // Number of replays that wrote it. A capture that runs meanwhile uses it to tell their writes

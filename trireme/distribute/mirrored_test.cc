@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "trireme/capture/device_scope.h"
 #include "trireme/distribute/strategy.h"
 #include "trireme/function/function.h"
 #include "trireme/testing/error_of.h"
@@ -56,6 +57,16 @@ TEST(Mirrored, RejectsDevicesThatItCannotUse) {
             "trains on the devices of its own machine, such as '/gpu:0'");
   EXPECT_EQ(message({"/cpu"}),
             "device '/cpu' in .devices has no type and number, such as '/gpu:0' or '/cpu:1'");
+}
+
+TEST(Mirrored, AVariableInTheScopeOfATaskIsAnError) {
+  const MirroredStrategy strategy(kTwo);
+  const auto scope = strategy.scope();
+  const DeviceScope on("/job:ps/task:0");
+  EXPECT_EQ(error_of([] { Variable("w", torch::ones({2})); }).message(),
+            "it is made in the scope of device '/job:ps/task:0', but inside of the strategy's "
+            "scope, which puts variables on /cpu:0, /cpu:1 of this program; leave one of the two "
+            "scopes");
 }
 
 TEST(Mirrored, AFunctionUsesVariablesOfOneStrategy) {

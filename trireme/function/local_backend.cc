@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "trireme/base/error.h"
 #include "trireme/base/status.h"
+#include "trireme/capture/device_request.h"
 #include "trireme/capture/memory_lock.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/function/replay_step.h"
@@ -75,6 +76,18 @@ LocalBackend::LocalBackend(std::vector<DeviceSpec> replicas, std::vector<DeviceS
     if (std::ranges::find(variable_devices_, hardware) == variable_devices_.end()) {
       variable_devices_.push_back(hardware);
     }
+  }
+}
+
+void LocalBackend::check_device(const VariableRecord& variable) const {
+  const DeviceSpec& device = variable.backend_device;
+  const std::string places = absl::StrJoin(names_, ", ");
+  if (is_remote(device))
+    throw not_on_task(variable.name, device, absl::StrCat(places, " of this program"));
+  if (!device.type) return;
+  const DeviceSpec named{.type = device.type, .index = device.index.value_or(0)};
+  if (std::ranges::find(names_, named.to_string()) == names_.end()) {
+    warn_of_unused_device(device, places);
   }
 }
 

@@ -35,6 +35,7 @@ class LocalBackend final : public VariableBackend {
 
   int replicas() const { return static_cast<int>(replica_devices_.size()); }
 
+  void check_device(const VariableRecord& variable) const override;
   void adopt(const std::shared_ptr<VariableRecord>& variable) override;
   std::vector<std::string> devices(const VariableRecord& variable) override;
   at::Tensor read(const VariableRecord& variable) override;

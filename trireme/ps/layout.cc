@@ -30,7 +30,8 @@ ShardPlacer::ShardPlacer(int servers, Placement placement, Partitioner partition
 
 VariableLayout ShardPlacer::cut(const VariableSpec& variable) const {
   const int64_t rows = variable.sizes.empty() ? 1 : variable.sizes[0];
-  const int64_t asked = partitioner_ ? partitioner_(variable.sizes, variable.dtype) : 1;
+  const int64_t asked =
+      partitioner_ && !variable.server ? partitioner_(variable.sizes, variable.dtype) : 1;
   if (asked < 1) {
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -43,7 +44,7 @@ VariableLayout ShardPlacer::cut(const VariableSpec& variable) const {
   for (const RowRange& range : split_rows(rows, shards)) {
     const std::string name =
         shards == 1 ? variable.name : absl::StrCat(variable.name, "/part_", layout.shards.size());
-    layout.shards.push_back({name, 0, range});
+    layout.shards.push_back({name, variable.server.value_or(0), range});
   }
   return layout;
 }
@@ -52,10 +53,16 @@ std::vector<VariableLayout> ShardPlacer::place(const std::vector<VariableSpec>& 
   std::vector<VariableLayout> layouts;
   std::vector<std::pair<VariableLayout*, VariableLayout::Shard*>> shards;
   for (const VariableSpec& variable : variables) layouts.push_back(cut(variable));
-  for (VariableLayout& layout : layouts) {
-    for (VariableLayout::Shard& shard : layout.shards) shards.push_back({&layout, &shard});
-  }
   const auto bytes = [](const auto& shard) { return shard.first->shard_bytes(*shard.second); };
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    for (VariableLayout::Shard& shard : layouts[i].shards) {
+      if (variables[i].server) {
+        bytes_.at(*variables[i].server) += layouts[i].shard_bytes(shard);
+      } else {
+        shards.push_back({&layouts[i], &shard});
+      }
+    }
+  }
   // Largest first: the small shards then even out the differences that large ones leave. Stable, so
   // that all programs place shards of equal size alike.
   if (placement_ == Placement::kBalanced) {

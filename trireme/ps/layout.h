@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ struct VariableSpec {
   std::string name;
   std::vector<int64_t> sizes;
   c10::ScalarType dtype = c10::kFloat;
+  // Server that must hold the whole variable; nullopt to let the placer choose.
+  std::optional<int> server = {};
 };
 
 // Says which server holds which rows of a variable. Plain data that can be sent to other tasks; a

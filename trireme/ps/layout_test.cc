@@ -180,5 +180,21 @@ TEST(ShardPlacer, BalancesRealModels) {
   }
 }
 
+TEST(ShardPlacer, AVariableWithAServerIsWholeThere) {
+  for (const Placement placement : {Placement::kRoundRobin, Placement::kBalanced}) {
+    ShardPlacer placer(2, placement, FixedPartitioner(2));
+    const auto layouts = placer.place({{.name = "a", .sizes = {4}, .server = 1},
+                                       {.name = "b", .sizes = {4}},
+                                       {.name = "c", .sizes = {4}, .server = 1}});
+    for (int pinned : {0, 2}) {
+      ASSERT_EQ(layouts[pinned].shards.size(), 1u);
+      EXPECT_EQ(layouts[pinned].shards[0].server, 1);
+      EXPECT_EQ(layouts[pinned].shards[0].rows.count, 4);
+    }
+    EXPECT_EQ(layouts[1].shards[0].server, 0);
+    EXPECT_EQ(placer.bytes()[0] + placer.bytes()[1], 48);
+  }
+}
+
 }  // namespace
 }  // namespace trireme

@@ -14,9 +14,11 @@
 #include "trireme/capture/memory_lock.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/exec/operator_trace.h"
+#include "trireme/function/device_plan.h"
 #include "trireme/function/function.h"
 #include "trireme/optim/update_rule.h"
 #include "trireme/ps/parameter_servers.h"
+#include "trireme/ps/ps_step_device.h"
 #include "trireme/ps/ps_step_run.h"
 #include "trireme/rpc/blocking_work.h"
 #include "trireme/rpc/timer.h"
@@ -105,6 +107,21 @@ absl::Status ParameterServerBackend::confirm_membership() {
   return membership()->end_writer(writer, std::chrono::seconds(10));
 }
 
+void ParameterServerBackend::check_device(const VariableRecord& variable) const {
+  const DeviceSpec& device = variable.backend_device;
+  if (is_remote(device)) {
+    const int servers = client_->servers();
+    if (device.job != "ps" || device.task.value_or(0) >= servers) {
+      throw not_on_task(
+          variable.name, device,
+          servers == 1 ? "/job:ps/task:0" : absl::StrCat("/job:ps/task:0 to ", servers - 1));
+    }
+  }
+  if (device.type == DeviceType::kGpu) {
+    warn_of_unused_device(device, "the ps tasks, in the memory of the host");
+  }
+}
+
 void ParameterServerBackend::adopt(const std::shared_ptr<VariableRecord>& variable) {
   variable->backend_state = std::make_shared<BackendState>();
   MutexLock lock(creation_mutex_);
@@ -120,7 +137,10 @@ void ParameterServerBackend::create_pending_variables() {
   for (const auto& weak : pending_) {
     auto record = weak.lock();
     if (record == nullptr) continue;  // the program has dropped it without using it
-    specs.push_back({record->name, record->tensor.sizes().vec(), record->tensor.scalar_type()});
+    specs.push_back({.name = record->name,
+                     .sizes = record->tensor.sizes().vec(),
+                     .dtype = record->tensor.scalar_type(),
+                     .server = record->backend_device.task});
     records.push_back(std::move(record));
   }
   std::vector<PsClient::PlacedVariable> made;
@@ -318,8 +338,11 @@ std::shared_ptr<const PsStep> ParameterServerBackend::program_of(
       return found->second.program;
     }
   }
-  auto program = std::make_shared<const PsStep>(
-      value_or_throw(make_ps_step(*step.plan, on_servers, largest_whole_gradient_)));
+  const std::shared_ptr<const GraphData> graph = graph_for_program(*step.plan);
+  const auto plan = graph == step.plan->graph ? step.plan : value_or_throw(compile(graph));
+  auto derived = value_or_throw(make_ps_step(*plan, on_servers, largest_whole_gradient_));
+  throw_if_error(assign_to_program(derived));
+  auto program = std::make_shared<const PsStep>(std::move(derived));
   MutexLock lock(mutex_);
   std::erase_if(programs_, [](const auto& cached) { return cached.second.plan.expired(); });
   programs_[step.plan.get()] = {step.plan, program};

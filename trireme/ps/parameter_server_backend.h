@@ -33,6 +33,7 @@ class ParameterServerBackend final : public VariableBackend {
   // resumed the job and could not use the variables.
   ~ParameterServerBackend() override;
 
+  void check_device(const VariableRecord& variable) const override;
   void adopt(const std::shared_ptr<VariableRecord>& variable) override;
   std::vector<std::string> devices(const VariableRecord& variable) override;
   at::Tensor read(const VariableRecord& variable) override;

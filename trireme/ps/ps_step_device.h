@@ -12,4 +12,8 @@ namespace trireme::internal {
 // accelerator.
 absl::Status assign_to_worker(const DeviceList& devices, PsStep& program);
 
+// Does the same for a step that the client program runs itself: operators run on the accelerators
+// that they name, and all others on the default device of functions.
+absl::Status assign_to_program(PsStep& program);
+
 }  // namespace trireme::internal

@@ -5,8 +5,10 @@
 #include <torch/torch.h>
 
 #include "trireme/base/error.h"
+#include "trireme/capture/device_scope.h"
 #include "trireme/data/dataset.h"
 #include "trireme/function/function.h"
+#include "trireme/function/variable.h"
 #include "trireme/optim/optimizer.h"
 #include "trireme/ps/test_servers.h"
 #include "trireme/testing/error_of.h"
@@ -14,6 +16,7 @@
 namespace trireme {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using torch::Tensor;
 
@@ -208,6 +211,45 @@ TEST_F(ReplicasTest, RejectsAStrategyWithoutReplicas) {
   EXPECT_EQ(
       error_of([&] { ParameterServerStrategy(Cluster(cluster_.spec()), {.replicas = 0}); }).code(),
       ErrorCode::kInvalidArgument);
+}
+
+class VariableScopesTest : public testing::Test {
+ protected:
+  // Returns the shards of a variable that is made in the scopes of the strategy and of a device.
+  std::vector<std::string> shards_on(const std::string& device) {
+    const auto scope = strategy_.scope();
+    const DeviceScope on(device);
+    return Variable("v", torch::zeros({4})).shards();
+  }
+
+  TestServers cluster_{2};
+  ParameterServerStrategy strategy_{Cluster(cluster_.spec()), {.partitioner = FixedPartitioner(2)}};
+};
+
+TEST_F(VariableScopesTest, APsTaskHoldsTheWholeVariable) {
+  EXPECT_THAT(shards_on("/job:ps/task:1"), ElementsAre("/job:ps/task:1"));
+  EXPECT_THAT(shards_on("/job:ps/task:1/CPU:0"), ElementsAre("/job:ps/task:1"));
+  EXPECT_THAT(shards_on("/job:ps"), ElementsAre("/job:ps/task:0", "/job:ps/task:1"));
+  EXPECT_THAT(shards_on("/cpu:0"), ElementsAre("/job:ps/task:0", "/job:ps/task:1"));
+}
+
+TEST_F(VariableScopesTest, AnotherTaskIsAnError) {
+  EXPECT_EQ(error_text([&] { shards_on("/job:worker/task:0"); }),
+            "variable 'v': it is made in the scope of device '/job:worker/task:0', but inside of "
+            "the strategy's scope, which puts variables on /job:ps/task:0 to 1; leave one of the "
+            "two scopes");
+  for (const char* device : {"/job:ps/task:2", "/job:worker", "/task:0"}) {
+    EXPECT_EQ(error_of([&] { shards_on(device); }).code(), ErrorCode::kInvalidArgument) << device;
+  }
+}
+
+TEST_F(VariableScopesTest, AGpuHasNoEffectAndThatIsTold) {
+  testing::internal::CaptureStderr();
+  EXPECT_THAT(shards_on("/gpu:905"), ElementsAre("/job:ps/task:0", "/job:ps/task:1"));
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      HasSubstr("the scope of device '/gpu:905' has no effect on variables of the strategy, "
+                "which are on the ps tasks, in the memory of the host"));
 }
 
 }  // namespace
