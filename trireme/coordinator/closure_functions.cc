@@ -6,10 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
 #include "trireme/capture/variable_registry.h"
+#include "trireme/cluster/device_spec.h"
 #include "trireme/coordinator/closures.pb.h"
 #include "trireme/coordinator/element_account.h"
 #include "trireme/coordinator/element_shapes.h"
 #include "trireme/coordinator/worker_resource.h"
+#include "trireme/graph/describe_node.h"
 #include "trireme/graph/graph_file.h"
 #include "trireme/placement/cutter.h"
 
@@ -33,6 +35,33 @@ constexpr size_t kMostPlans = 1024;
 Error refused(const FunctionStep& step, std::string why) {
   return Error(ErrorCode::kInvalidArgument, std::move(why),
                {"", absl::StrCat("function '", step.function, "'")});
+}
+
+// Throws Error if an operator of the step is in a scope that names a task, or is colocated with a
+// variable on the servers. A worker runs all operators of a closure itself.
+void check_devices(const FunctionStep& step) {
+  const proto::GraphDef& def = step.plan->graph->def;
+  const auto refuse = [&](int node, const std::string& where) {
+    throw refused(step,
+                  absl::StrCat(describe_node(*step.plan, node), " is in the scope of ", where,
+                               ", but the worker that takes a closure runs all of it. Name a "
+                               "device of that worker without a task ('/gpu:1'), leave the scope "
+                               "out, or run the function with tr::Session"));
+  };
+  for (int i = 0; i < def.nodes_size(); ++i) {
+    const proto::Node& node = def.nodes(i);
+    const DeviceSpec device = DeviceSpec::parse(node.device());
+    if (device.task || device.job.value_or("worker") != "worker") {
+      refuse(i, absl::StrCat("device '", node.device(), "'"));
+    }
+    if (node.colocated_with() == 0) continue;
+    const proto::Value& with = def.values(static_cast<int>(node.colocated_with()) - 1);
+    if (with.source() != proto::Value::VARIABLE) continue;
+    const VariableRecord& variable = *step.variables[with.index()];
+    if (variable.backend == nullptr) continue;
+    refuse(i, absl::StrCat("a colocation with variable '", variable.name,
+                           "', which is on the parameter servers"));
+  }
 }
 
 }  // namespace
@@ -232,6 +261,7 @@ std::shared_ptr<const ClosureFunction> ClosureFunctions::function_of(
 
 RegisterFunctionRequest ClosureFunctions::describe(const FunctionStep& step,
                                                    ClosureFunction& function) const {
+  check_devices(step);
   function.name = step.function;
   function.plan = step.plan;
   const auto& def = step.plan->graph->def;

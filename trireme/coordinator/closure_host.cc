@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "trireme/base/logging.h"
 #include "trireme/base/status.h"
 #include "trireme/coordinator/closure_run.h"
 
@@ -12,6 +13,8 @@ namespace trireme::internal {
 namespace {
 
 constexpr size_t kMostResources = 1024;
+// Number of missing devices that are reported for one coordinator.
+constexpr size_t kMostWarnings = 100;
 
 }  // namespace
 
@@ -32,10 +35,15 @@ absl::Status ClosureHost::add_function(uint32_t id, std::shared_ptr<const GraphD
     MutexLock lock(mutex_);
     if (functions_.contains(id)) return absl::OkStatus();
   }
-  TRIREME_ASSIGN_OR_RETURN(HostedFunctionPtr function,
-                           make_hosted_function(std::move(graph), layouts, std::move(draws),
-                                                devices_, *environment_.servers));
+  TRIREME_ASSIGN_OR_RETURN(
+      HostedFunctionPtr function,
+      make_hosted_function(std::move(graph), layouts, std::move(draws), devices_, environment_.task,
+                           *environment_.servers));
   MutexLock lock(mutex_);
+  for (const std::string& missing : function->missing_devices) {
+    if (warned_.size() == kMostWarnings || !warned_.insert(missing).second) continue;
+    log_warning("function '", function->name, "' of a client program: ", missing);
+  }
   functions_[id] = std::move(function);
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -84,6 +85,7 @@ class ClosureHost : public std::enable_shared_from_this<ClosureHost> {
   Mutex mutex_;
   std::map<uint32_t, HostedFunctionPtr> functions_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::shared_ptr<ResourceReader>> resources_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> warned_ ABSL_GUARDED_BY(mutex_);  // Missing devices that were reported.
   uint64_t cancelled_below_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/status.h"
+#include "trireme/placement/existing_devices.h"
 #include "trireme/ps/ps_step_device.h"
 
 namespace trireme::internal {
@@ -47,8 +48,14 @@ absl::Status HostedFunction::check(const ReceivedClosure& call) const {
 absl::StatusOr<HostedFunctionPtr> make_hosted_function(
     std::shared_ptr<const GraphData> graph,
     const std::vector<std::optional<VariableLayout>>& layouts, std::vector<ClosureDraw> draws,
-    const DeviceList& devices, PsClient& servers) {
-  TRIREME_ASSIGN_OR_RETURN(const std::shared_ptr<const Plan> plan, compile(std::move(graph)));
+    const DeviceList& devices, const std::string& task, PsClient& servers) {
+  TRIREME_ASSIGN_OR_RETURN(
+      ExistingDevices existing,
+      use_existing_devices(
+          std::move(graph), devices,
+          absl::StrCat(task, " has ", short_device_names(devices.names(TaskId())))));
+  TRIREME_ASSIGN_OR_RETURN(const std::shared_ptr<const Plan> plan,
+                           compile(std::move(existing.graph)));
   std::vector<bool> on_servers;
   std::vector<VariableLayout> wanted;
   for (const auto& layout : layouts) {
@@ -64,6 +71,7 @@ absl::StatusOr<HostedFunctionPtr> make_hosted_function(
     function->variables.push_back(there ? std::optional(*next++) : std::nullopt);
   }
   function->name = plan->graph->def.name();
+  function->missing_devices = std::move(existing.missing);
   function->inputs = plan->graph->def.inputs();
   TRIREME_ASSIGN_OR_RETURN(function->drawn_inputs, count_drawn_inputs(draws, function->inputs));
   function->draws = std::move(draws);

@@ -43,6 +43,8 @@ struct HostedFunction {
   size_t own = 0;           // Number of variables whose values come with each closure.
   // True if it both reads and changes variables on servers.
   bool takes_turns = false;
+  // A sentence for each device that it names and the worker does not have.
+  std::vector<std::string> missing_devices;
   // Estimated time for drawing and operators.
   mutable AverageDuration usual_time{std::chrono::milliseconds(1)};
 
@@ -52,13 +54,14 @@ struct HostedFunction {
 
 using HostedFunctionPtr = std::shared_ptr<const HostedFunction>;
 
-// Compiles a captured function for a worker with these devices. `layouts` has one for each
+// Compiles a captured function for a worker with these devices; devices that it names and the
+// worker does not have are replaced. `task` is the name of the worker. `layouts` has one for each
 // variable, nullopt for variables that are not on `servers`. Blocks while it looks up the variables
 // on the servers.
 absl::StatusOr<HostedFunctionPtr> make_hosted_function(
     std::shared_ptr<const GraphData> graph,
     const std::vector<std::optional<VariableLayout>>& layouts, std::vector<ClosureDraw> draws,
-    const DeviceList& devices, PsClient& servers);
+    const DeviceList& devices, const std::string& task, PsClient& servers);
 
 // Finds a native function of this binary. `task` is the name of this worker, for errors.
 absl::StatusOr<HostedFunctionPtr> make_hosted_native_function(const std::string& name,

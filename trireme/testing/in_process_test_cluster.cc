@@ -15,8 +15,9 @@ namespace {
 
 }  // namespace
 
-InProcessTestCluster::InProcessTestCluster(const TestClusterOptions& options)
-    : cluster_({.workers = options.workers, .ps = options.ps}) {
+InProcessTestCluster::InProcessTestCluster(const TestClusterOptions& options,
+                                           std::optional<DeviceList> devices)
+    : cluster_({.workers = options.workers, .ps = options.ps, .devices = devices}) {
   if (options.start) return;
   for (const TaskId& task : cluster_.spec().all_tasks()) cluster_.stop(task);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 
 #include "trireme/server/in_process_cluster.h"
 #include "trireme/testing/test_cluster.h"
@@ -11,7 +12,9 @@ namespace trireme {
 // all of it.
 class InProcessTestCluster final : public TestCluster {
  public:
-  explicit InProcessTestCluster(const TestClusterOptions& options = {});
+  // `devices` are those of each task; those of the machine if not set.
+  explicit InProcessTestCluster(const TestClusterOptions& options = {},
+                                std::optional<DeviceList> devices = {});
 
   const ClusterSpec& spec() const override { return cluster_.spec(); }
   void start(const TaskId& task) override { cluster_.start(task); }
