@@ -50,7 +50,7 @@ class AllottedElementsTest : public testing::Test {
     return closure->allotted[0].numbers;
   }
 
-  WorkerResources resources_{1};
+  WorkerResources resources_{[] { return 1; }};
   std::shared_ptr<WorkerResource> resource_ =
       resources_.make_shared(Dataset::range(7), /*epochs=*/1);
   std::atomic<int> requeued_ = 0;

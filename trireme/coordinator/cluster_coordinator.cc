@@ -16,6 +16,7 @@
 #include "trireme/ps/pausable.h"
 #include "trireme/rpc/blocking_work.h"
 #include "trireme/rpc/timer.h"
+#include "trireme/strategy/replica_count.h"
 
 // The parts of a coordinator, and how they work together:
 //
@@ -96,7 +97,10 @@ struct ClusterCoordinator::Impl {
             internal::ClosureQueueOptions{
                 .fence = internal::make_server_fence(backend->membership(), writer)})),
         functions(std::make_shared<ClosureFunctions>(writer, backend)),
-        resources(std::make_shared<WorkerResources>(strategy.num_replicas_in_sync())) {
+        resources(std::make_shared<WorkerResources>(
+            [replicas = internal::Access<ParameterServerStrategy>::replicas(strategy)] {
+              return replicas->get();
+            })) {
     check_workers(spec);
     const Credentials credentials =
         value_or_throw(Credentials::of_program(strategy.options().certs));

@@ -24,12 +24,12 @@ class WorkerResourceTest : public testing::Test {
     return value_or_throw(resource.positions());
   }
 
-  WorkerResources resources_{1};
+  WorkerResources resources_{[] { return 1; }};
 };
 
 TEST_F(WorkerResourceTest, SeedsFollowFromTheJobAlone) {
   const auto first = make(), second = make();
-  WorkerResources others(1);
+  WorkerResources others([] { return 1; });
   others.set_workers({0, 1});
   const auto again = others.make([](const InputContext&) { return Dataset::range(1); });
   EXPECT_EQ(positions(*first), positions(*again));

@@ -90,7 +90,7 @@ InputContext WorkerResources::context_of(int worker, const std::set<int>& worker
   const auto place = std::distance(workers.begin(), workers.find(worker));
   return {.num_input_pipelines = static_cast<int>(workers.size()),
           .input_pipeline_id = static_cast<int>(place),
-          .num_replicas_in_sync = replicas_};
+          .num_replicas_in_sync = replicas_()};
 }
 
 std::vector<std::shared_ptr<WorkerResource>> WorkerResources::held() const {

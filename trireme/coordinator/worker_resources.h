@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/mutex.h"
@@ -16,7 +18,8 @@ namespace trireme::internal {
 // The resources of a coordinator. Holds them weakly. Thread-safe.
 class WorkerResources {
  public:
-  explicit WorkerResources(int replicas) : replicas_(replicas) {}
+  // `replicas` returns the number of replicas of a worker. It is called when a dataset is made.
+  explicit WorkerResources(std::function<int()> replicas) : replicas_(std::move(replicas)) {}
 
   // Makes a resource with a dataset for every worker, including workers that are added later. It
   // exists as long as the caller, a copy of its handle or a closure holds it.
@@ -46,7 +49,7 @@ class WorkerResources {
   // Returns the resources that still exist.
   std::vector<std::shared_ptr<WorkerResource>> held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const int replicas_;
+  const std::function<int()> replicas_;
   mutable Mutex mutex_;
   uint64_t made_ ABSL_GUARDED_BY(mutex_) = 0;  // Number of resources made so far.
   std::set<int> workers_ ABSL_GUARDED_BY(mutex_);

@@ -9,11 +9,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "trireme/base/error.h"
+#include "trireme/base/status.h"
 #include "trireme/capture/variable_registry.h"
 #include "trireme/cluster/strategy_tasks.h"
 #include "trireme/data/rebatch.h"
 #include "trireme/ps/parameter_server_backend.h"
+#include "trireme/rpc/credentials.h"
 #include "trireme/strategy/module_pairs.h"
+#include "trireme/strategy/replica_count.h"
 
 namespace trireme {
 namespace {
@@ -37,9 +40,9 @@ ParameterServerStrategyOptions with_certs_of(const Cluster& cluster,
 }
 
 ParameterServersOptions servers_options(const ParameterServerStrategyOptions& options) {
-  if (options.replicas < 1) {
+  if (options.replicas.value_or(1) < 1) {
     throw Error(ErrorCode::kInvalidArgument,
-                absl::StrCat("a strategy cannot have ", options.replicas,
+                absl::StrCat("a strategy cannot have ", *options.replicas,
                              " replicas on each worker; it needs at least one"));
   }
   return {.job = options.job,
@@ -85,7 +88,14 @@ ParameterServerStrategy::ParameterServerStrategy(const Cluster& cluster,
                                                  ParameterServerStrategyOptions options)
     : spec_(require_cluster(cluster)),
       options_(with_certs_of(cluster, std::move(options))),
-      servers_(spec_, servers_options(options_)) {}
+      servers_(spec_, servers_options(options_)),
+      replicas_(std::make_shared<internal::ReplicaCount>(
+          options_.replicas, spec_, value_or_throw(Credentials::of_program(options_.certs)),
+          options_.connect_timeout)) {}
+
+int ParameterServerStrategy::num_replicas_in_sync() const {
+  return replicas_->get();
+}
 
 void ParameterServerStrategy::pull_module(const torch::nn::Module& module,
                                           const torch::nn::Module& local) const {
@@ -108,8 +118,8 @@ void ParameterServerStrategy::push_module(const torch::nn::Module& module,
 DatasetCreator ParameterServerStrategy::distribute_dataset(const Dataset& dataset,
                                                            const DistributeOptions& options) const {
   return DatasetCreator(
-      [dataset, shard = options.shard, replicas = options_.replicas](const InputContext& context) {
-        return shard_dataset(internal::rebatch(dataset, 1, replicas, 0), shard, context);
+      [dataset, shard = options.shard, replicas = replicas_](const InputContext& context) {
+        return shard_dataset(internal::rebatch(dataset, 1, replicas->get(), 0), shard, context);
       });
 }
 

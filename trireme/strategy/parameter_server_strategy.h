@@ -3,8 +3,11 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 
+#include "trireme/base/access.h"
 #include "trireme/cluster/cluster_spec.h"
 #include "trireme/cluster/resolver.h"
 #include "trireme/data/dataset.h"
@@ -19,6 +22,9 @@ class Module;
 }
 
 namespace trireme {
+namespace internal {
+class ReplicaCount;
+}
 
 // Options of a ParameterServerStrategy. The fields before `replicas` have the same meaning as in
 // ParameterServersOptions.
@@ -49,8 +55,9 @@ struct ParameterServerStrategyOptions {
   // True to pass large variables and gradients through shared memory between this program or the
   // workers and ps tasks on the same machine, instead of over their connections.
   bool shared_memory = true;
-  // Number of synchronous replicas on each worker, which run() runs.
-  int replicas = 1;
+  // Number of synchronous replicas on each worker, which run() runs. Not set for one on each GPU of
+  // a worker, and one on a worker without GPUs; all workers must have the same number of GPUs then.
+  std::optional<int> replicas = {};
 };
 
 // Keeps variables on the ps tasks of a cluster and runs steps on its workers. The workers train
@@ -148,8 +155,11 @@ class ParameterServerStrategy {
   DatasetCreator distribute_datasets_from_function(
       std::function<Dataset(const InputContext&)> dataset_function) const;
 
-  // Returns the number of replicas on each worker. Divide the loss of a replica by it.
-  int num_replicas_in_sync() const { return options_.replicas; }
+  // Returns the number of replicas on each worker. Divide the loss of a replica by it. Unless the
+  // options give the number, the first call asks the workers for their GPUs: it blocks until all
+  // have answered, or until one has and the others had five seconds. Throws Error if the workers
+  // have different numbers of GPUs, or if none has answered after `connect_timeout`.
+  int num_replicas_in_sync() const;
 
   // Returns the tasks of the cluster.
   const ClusterSpec& spec() const { return spec_; }
@@ -159,12 +169,23 @@ class ParameterServerStrategy {
   const ParameterServers& servers() const { return servers_; }
 
  private:
+  friend struct internal::Access<ParameterServerStrategy>;
+
   void pull_module(const torch::nn::Module& module, const torch::nn::Module& local) const;
   void push_module(const torch::nn::Module& module, const torch::nn::Module& local) const;
 
   ClusterSpec spec_;
   ParameterServerStrategyOptions options_;
   ParameterServers servers_;
+  std::shared_ptr<internal::ReplicaCount> replicas_;  // shared by all copies
+};
+
+template <>
+struct internal::Access<ParameterServerStrategy> {
+  // Returns the number of replicas without the strategy, and so without its servers.
+  static const std::shared_ptr<ReplicaCount>& replicas(const ParameterServerStrategy& strategy) {
+    return strategy.replicas_;
+  }
 };
 
 }  // namespace trireme
