@@ -21,14 +21,17 @@ Partitioner FixedPartitioner(int64_t shards);
 
 // Options of MinSizePartitioner().
 struct MinSizeOptions {
-  // True to round the number of shards up as TensorFlow's MinSizePartitioner does. Then shards can
-  // be smaller than min_bytes.
+  // True to round the number of shards up, as TensorFlow's MinSizePartitioner does. Then shards can
+  // be smaller than min_bytes. With min_bytes of 256 KiB and at least two shards allowed, a
+  // variable of 257 to 511 KiB has two shards in TensorFlow and with this option, and one without
+  // it.
   bool round_up_as_tensorflow = false;
 };
 
 // Cuts a variable into as many shards as possible of at least `min_bytes` each, but at most
-// `max_shards`. With the default of one shard every variable stays whole, as in TensorFlow.
-// Throws Error if an argument is less than 1.
+// `max_shards`: the number of bytes divided by `min_bytes`, rounded down. With 256 KiB, 511 KiB
+// make one shard and 512 KiB two. With the default of one shard every variable stays whole, as in
+// TensorFlow. Throws Error if an argument is less than 1.
 Partitioner MinSizePartitioner(int64_t min_bytes = 256 << 10, int64_t max_shards = 1,
                                MinSizeOptions options = {});
 
