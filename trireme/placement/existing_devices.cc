@@ -12,8 +12,14 @@
 namespace trireme::internal {
 namespace {
 
+// Returns the scopes that named the operator's device. The graph may not have been checked yet.
+std::string scopes_of(const proto::GraphDef& def, const proto::Node& node) {
+  const int64_t index = static_cast<int64_t>(node.device_reason()) - 1;
+  return index < 0 || index >= def.scopes_size() ? "" : def.scopes(static_cast<int>(index));
+}
+
 std::string named_by(const std::string& scopes) {
-  return scopes.empty() ? "" : absl::StrCat(", named by scope ", scopes);
+  return scopes.empty() ? "" : absl::StrCat(", named by scope ", scopes, ",");
 }
 
 // Returns the reason for the device that an operator got instead of `missing`.
@@ -38,11 +44,10 @@ absl::StatusOr<ExistingDevices> use_existing_devices(std::shared_ptr<const Graph
                              try_call([&] { return DeviceSpec::parse(asked); }));
     if (!spec.type || devices.has(*spec.type, spec.index.value_or(0))) continue;
     const std::string used = nearest(spec, devices).to_string();
-    const uint32_t scope = def.nodes(i).device_reason();
-    const std::string scopes = scope == 0 ? "" : def.scopes(static_cast<int>(scope) - 1);
+    const std::string scopes = scopes_of(def, def.nodes(i));
     if (reported.insert(asked).second) {
       result.missing.push_back(absl::StrCat("device '", asked, "'", named_by(scopes),
-                                            ", does not exist; using '", used, "' (", inventory,
+                                            " does not exist; using '", used, "' (", inventory,
                                             ")"));
     }
     if (changed == nullptr) changed = std::make_shared<GraphData>(*result.graph);

@@ -41,7 +41,15 @@ TEST(ExistingDevices, ReplacesOthersByTheNearestAndSaysSo) {
   EXPECT_THAT(used.missing,
               ElementsAre("device '/gpu:5', named by scope '/gpu:5', does not exist; using '/gpu:0'"
                           " (it has two)",
-                          "device '/cpu:1', does not exist; using '/cpu:0' (it has two)"));
+                          "device '/cpu:1' does not exist; using '/cpu:0' (it has two)"));
+}
+
+TEST(ExistingDevices, AcceptsAGraphThatNobodyHasChecked) {
+  auto graph = std::make_shared<GraphData>(*graph_on("/gpu:0", ""));
+  graph->def.mutable_nodes(0)->set_device_reason(900);
+  const auto used = value_or_throw(use_existing_devices(graph, {}, "it has none"));
+  EXPECT_THAT(used.missing, ElementsAre("device '/gpu:0' does not exist; using '/cpu:0' (it has "
+                                        "none)"));
 }
 
 TEST(ExistingDevices, RejectsAnInvalidName) {
