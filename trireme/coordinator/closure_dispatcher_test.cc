@@ -136,7 +136,7 @@ class ClosureDispatcherTest : public testing::Test {
     context->servers =
         std::make_shared<PsWatch>(ClusterSpec(), Credentials::loopback(), std::vector<uint64_t>(),
                                   context->health_checker, queue_);
-    context->resources = std::make_shared<WorkerResources>(1);
+    context->resources = std::make_shared<WorkerResources>([] { return 1; });
     context->stragglers = std::make_shared<StragglerWatch>();
     context->functions = std::make_shared<FunctionsInUse>();
     return context;

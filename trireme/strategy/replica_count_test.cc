@@ -26,8 +26,8 @@ class ReplicaCountTest : public testing::Test {
   void start(int worker, int gpus) {
     servers_.push_back(value_or_throw(TaskServer::start({.spec = spec_,
                                                          .task = {"worker", worker},
-                                                         .services = {make_server_service},
-                                                         .devices = DeviceList{.gpus = gpus}})));
+                                                         .devices = DeviceList{.gpus = gpus},
+                                                         .services = {make_server_service}})));
   }
   std::unique_ptr<ReplicaCount> count(Duration limit, std::optional<int> given = {}) const {
     return std::make_unique<ReplicaCount>(given, spec_, Credentials::insecure(), limit);
