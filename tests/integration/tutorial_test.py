@@ -62,7 +62,7 @@ def blocks_of(page):
 DIFFERS = [
     (re.compile(r"\b[0-9a-f]{16}\b"), "INCARNATION"),
     (re.compile(r"\b127\.0\.0\.1:[0-9]+"), "ADDRESS"),
-    (re.compile(r"\b[0-9]+(?:\.[0-9]+)?(?:us|ms|s)\b"), "TIME"),
+    (re.compile(r"\b(?:[0-9]+[hm] )*[0-9]+(?:\.[0-9]+)?(?:us|ms|s)\b"), "TIME"),
     (re.compile(r" +"), " "),  # Columns are as wide as what is in them.
 ]
 FIGURE = re.compile(r"\b[0-9]+\.[0-9]+(?:e-[0-9]+)?\b")  # Of a line about a loss or an accuracy.
