@@ -58,14 +58,14 @@ def blocks_of(page):
     return [block for block in blocks if block]
 
 
-# What differs from run to run, and what stands for it when outputs are compared.
+# Patterns of what differs from run to run, and the words that stand for it when outputs are compared.
 DIFFERS = [
     (re.compile(r"\b[0-9a-f]{16}\b"), "INCARNATION"),
     (re.compile(r"\b127\.0\.0\.1:[0-9]+"), "ADDRESS"),
     (re.compile(r"\b(?:[0-9]+[hm] )*[0-9]+(?:\.[0-9]+)?(?:us|ms|s)\b"), "TIME"),
     (re.compile(r" +"), " "),  # Columns are as wide as what is in them.
 ]
-FIGURE = re.compile(r"\b[0-9]+\.[0-9]+(?:e-[0-9]+)?\b")  # Of a line about a loss or an accuracy.
+FIGURE = re.compile(r"\b[0-9]+\.[0-9]+(?:e-[0-9]+)?\b")  # A number in a line about a loss or an accuracy.
 LOSS = re.compile(r"(?:^epoch [0-9]+: loss |- loss: )([0-9.e-]+)", re.MULTILINE)
 
 
