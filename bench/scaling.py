@@ -12,6 +12,9 @@ loader.exec_module(compare)
 
 MIB = 2**20
 COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
+# Plots follow the reader's light or dark setting.
+STYLE = ("<style>svg { color: #1c2333; --bg: #ffffff } "
+         "@media (prefers-color-scheme: dark) { svg { color: #e6e9f2; --bg: #171a24 } }</style>")
 
 
 def status(pid, field):
@@ -50,9 +53,10 @@ def plot(path, x_name, y_name, lines, values=True):
         return (left + (width - left - 20) * (math.log2(x) - first) / max(1, last - first),
                 height - bottom - (height - bottom - 20) * y / top)
 
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
-             'font-size="12"><rect width="100%" height="100%" fill="white"/>',
-             f'<path d="M{left},20 V{height - bottom} H{width - 20}" stroke="black" fill="none"/>',
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+             f'viewBox="0 0 {width} {height}" font-family="sans-serif" '
+             f'font-size="12" fill="currentColor">{STYLE}<rect width="100%" height="100%" fill="var(--bg)"/>',
+             f'<path d="M{left},20 V{height - bottom} H{width - 20}" stroke="currentColor" fill="none"/>',
              f'<text x="{width / 2}" y="{height - 6}" text-anchor="middle">{x_name}</text>',
              f'<text x="14" y="{height / 2}" transform="rotate(-90 14 {height / 2})" text-anchor="middle">'
              f'{y_name}</text>']
@@ -60,7 +64,7 @@ def plot(path, x_name, y_name, lines, values=True):
         parts.append(f'<text x="{place(x, 0)[0]:.0f}" y="{height - bottom + 16}" text-anchor="middle">{x}</text>')
     step = 10 ** math.floor(math.log10(top))
     for y in [] if values else [step * part for part in range(1, 10) if step * part <= top]:
-        parts.append(f'<path d="M{left - 4},{place(1, y)[1]:.0f} h4" stroke="black"/>'
+        parts.append(f'<path d="M{left - 4},{place(1, y)[1]:.0f} h4" stroke="currentColor"/>'
                      f'<text x="{left - 8}" y="{place(1, y)[1] + 4:.0f}" text-anchor="end">{y:g}</text>')
     for number, (color, (name, line)) in enumerate(zip(COLORS, lines.items())):
         places = [place(x, y) for x, y in line]
