@@ -54,13 +54,13 @@ class DrawTest(unittest.TestCase):
     def test_each_kind_shows_its_words(self):
         self.assertIn(">a message<", self.drawn("sequence One.\nlanes x | y/z\n1 > 2: a message\n"))
         self.assertIn(">$ ls &lt;here&gt;<", self.drawn("terminal One.\n$ ls <here>\n"))
+        self.assertIn(">yyy<", self.drawn("terminal One.\n" + "x" * 67 + "yyy\n"))
         self.assertIn(">one process<", self.drawn("curves One.\nseries one process\nepoch 1: loss 0.4\nepoch 2: loss 0.3\n"))
 
     def test_texts_that_cannot_be_drawn_fail(self):
         self.assert_fails("circles Two.\n", "the kind 'circles' is not known")
         self.assert_fails("boxes One.\nrow a\nbok a: A\n", "'bok a: A' is neither")
         self.assert_fails("sequence One.\nlanes x | y\n1 to 2: a message\n", "neither a message nor a note")
-        self.assert_fails("terminal One.\n" + "x" * 100 + "\n", "wider than the picture")
         self.assert_fails("bars Ratios.\ntable README.md: Nothing\n", "has no table below '## Nothing'")
 
     def test_no_text_is_an_error(self):
