@@ -62,20 +62,56 @@ class ApiTest(unittest.TestCase):
         self.assertIn("no CMakeLists.txt lists a public header", output)
 
 
+# A class of the API reference, as doxygen describes it.
+TAGS = """<tagfile><compound kind="class"><name>trireme::Gate</name><filename>classtrireme_1_1Gate.html</filename>
+<member kind="function"><name>close</name><anchorfile>classtrireme_1_1Gate.html</anchorfile><anchor>a1</anchor></member>
+</compound></tagfile>"""
+CLASSES = '<a class="el" href="classtrireme_1_1Gate.html">Gate</a></td><td class="desc">Keeps others out. </td></tr>'
+
+
 class SiteTest(unittest.TestCase):
-    def build_with(self, text):
+    def build_with(self, text, page="docs/concepts.md", tags=TAGS):
+        """Builds the site with a text added to a page; returns the exit code, the output, and that page and api.html as HTML."""
         with tempfile.TemporaryDirectory() as folder:
             for part in ["docs", "tools", "examples"]:
                 shutil.copytree(ROOT / part, Path(folder) / part)
             for part in ROOT.iterdir():
                 if not (Path(folder) / part.name).exists() and part.name != "build":
                     os.symlink(part, Path(folder) / part.name)
-            with open(Path(folder) / "docs/concepts.md", "a") as page:
-                page.write(text)
-            return build("site", folder)
+            with open(Path(folder) / page, "a") as file:
+                file.write(text)
+            if tags:
+                api = Path(folder) / "build/docs/api"
+                api.mkdir(parents=True)
+                (api.parent / "api.tag").write_text(tags)
+                for name in ["annotated", "namespacemembers", "files", "classtrireme_1_1Gate"]:
+                    (api / f"{name}.html").write_text(CLASSES)
+            code, output = build("site", folder)
+            site = Path(folder) / "build/docs/site"
+            pages = [site / Path(page).with_suffix(".html").name, site / "api.html"]
+            return code, output, *((html.read_text() if html.exists() else "") for html in pages)
+
+    def test_names_lead_into_the_api_reference(self):
+        code, output, page, api = self.build_with("\n`tr::Gate`, `tr::Gate::close()`, `tr::Gates` and [`tr::Gate`](fit.md)\n")
+        self.assertEqual(code, 0, output)
+        self.assertIn('<a href="api/classtrireme_1_1Gate.html"><code>tr::Gate</code></a>', page)
+        self.assertIn('<a href="api/classtrireme_1_1Gate.html#a1"><code>tr::Gate::close()</code></a>', page)
+        self.assertIn('<code>tr::Gates</code> and <a href="fit.html"><code>tr::Gate</code></a>', page)
+        self.assertIn('<p class="names">API: <a href="api/classtrireme_1_1Gate.html">', page)
+        self.assertIn("Keeps others out.", api)
+
+    def test_a_site_without_the_api_reference_fails(self):
+        code, output, *_ = self.build_with("", tags="")
+        self.assertNotEqual(code, 0)
+        self.assertIn("first run: tools/build_docs api", output)
+
+    def test_parts_of_other_files_that_are_missing_fail(self):
+        code, output, *_ = self.build_with("\n<!-- figures of README.md: no such case -->\n", "docs/index.md")
+        self.assertNotEqual(code, 0)
+        self.assertIn("README.md has no table with a row 'no such case'", output)
 
     def test_links_that_lead_nowhere_fail(self):
-        code, output = self.build_with("\n[a](nowhere.md) [b](errors.md#no-such-heading) [c](../trireme/no_such_file.h)\n")
+        code, output, *_ = self.build_with("\n[a](nowhere.md) [b](errors.md#no-such-heading) [c](../trireme/no_such_file.h)\n")
         self.assertNotEqual(code, 0)
         for part in ["nowhere.md", "no-such-heading", "no_such_file.h"]:
             self.assertIn(part, output)

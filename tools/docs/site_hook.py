@@ -2,10 +2,9 @@
 
 Pages link to files outside of docs/, which works in a checkout but not on the site. The files in PAGES become pages of
 the site. Links to all others become plain text, after a check that the file exists, so that a broken link is still an
-error. Three comments of docs/index.md are replaced by parts of other files, so that each part is written once:
+error. Two comments of docs/index.md are replaced by parts of other files, so that each part is written once:
 
   <!-- source: FILE -->              the program in FILE, from its first #include on
-  <!-- output of NAME in FILE -->    the blocks around the same comment without 'in FILE' in the page FILE: command and output
   <!-- figures of FILE: A, B, C -->  the rows of a table in FILE that begin with A, B and C, as large figures
 """
 
@@ -15,6 +14,8 @@ import re
 from pathlib import Path
 
 from mkdocs.structure.files import File
+
+from api_links import Reference
 
 log = logging.getLogger("mkdocs.hooks.site")
 
@@ -27,12 +28,26 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "examples/README.md": "examples.md",
 }
-INSERTED = re.compile(r"^<!-- (?:(source): (\S+)|(output) of (\w+) in (\S+)|(figures) of (\S+): (.*)) -->\n(?!```)", re.MULTILINE)
+INSERTED = re.compile(r"^<!-- (?:source: (\S+)|figures of (\S+): (.*)) -->\n(?!```)", re.MULTILINE)
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
+# Sections of the navigation whose pages begin with the names of the API that they use.
+GUIDES = ("Start", "Your programs", "Training", "Running a cluster")
+reference = None  # Set by on_config.
+
+
+def pages_in(nav, sections):
+    """Returns the pages of these sections of the navigation."""
+    return [page for section in nav for title, entries in section.items() if title in sections
+            for entry in entries for page in entry.values()]
+
+
 def on_config(config):
-    """Replaces the entry 'decisions/*' of the navigation by the pages of that folder."""
+    """Reads the API reference, and replaces the entry 'decisions/*' of the navigation by the pages of that folder."""
+    global reference
+    built = Path(config.docs_dir).parent / "build/docs"
+    reference = Reference(built / "api", built / "api.tag")
     folder = Path(config.docs_dir) / "decisions"
     pages = sorted(f"decisions/{page.name}" for page in folder.glob("*.md") if page.name != "README.md")
     for section in config.nav:
@@ -47,21 +62,26 @@ def on_files(files, config):
     root = Path(config.docs_dir).parent
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=(root / source).read_text()))
+    for file in sorted(reference.api.rglob("*")):
+        if file.is_file():
+            files.append(File(f"api/{file.relative_to(reference.api)}", str(reference.api.parent), config.site_dir, False))
+    guides = [page for page in pages_in(config.nav, GUIDES) if page not in PAGES.values()]
+    content = reference.page([(page, files.get_file_from_path(page).content_string) for page in guides])
+    files.append(File.generated(config, "api.md", content=content))
     return files
+
+
+def on_page_content(html, page, config, files):
+    """Links the names in a page to their descriptions."""
+    up = "../" * page.file.src_uri.count("/")
+    html = reference.linked(html, up)
+    is_guide = page.file.src_uri in pages_in(config.nav, GUIDES) and page.file.src_uri not in PAGES.values()
+    return reference.with_names(html, page.markdown, up) if is_guide else html
 
 
 def program(root, file):
     text = (root / file).read_text()
     return f"```cpp\n{text[text.index('#include'):]}```\n"
-
-
-def run(root, name, file):
-    """Returns the command and the output of `name`, as the page `file` shows them."""
-    found = re.search(rf"(^```sh\n[^`]*^```\n)<!-- output of {name} -->\n(^```\n[^`]*^```\n)", (root / file).read_text(), re.MULTILINE)
-    if not found:
-        log.warning("%s does not show a command and, after <!-- output of %s -->, its output", file, name)
-        return ""
-    return found.group(1) + "\n" + found.group(2)
 
 
 def figures(root, file, names):
@@ -82,10 +102,8 @@ def figures(root, file, names):
 def inserted(markdown, root):
     """Replaces the comments that stand for parts of other files."""
     def part(match):
-        source, source_file, output, name, output_file, _, figures_file, names = match.groups()
-        if source:
-            return program(root, source_file)
-        return run(root, name, output_file) if output else figures(root, figures_file, names)
+        source, page, names = match.groups()
+        return program(root, source) if source else figures(root, page, names)
 
     return INSERTED.sub(part, markdown)
 
@@ -93,6 +111,8 @@ def inserted(markdown, root):
 def on_page_markdown(markdown, page, config, files):
     docs = Path(os.path.abspath(config.docs_dir))
     root = docs.parent
+    if page.file.src_uri == "api.md":
+        return markdown
     markdown = inserted(markdown, root)
     origins = {target: source for source, target in PAGES.items()}
     here = (root / origins[page.file.src_uri]).parent if page.file.src_uri in origins else \
