@@ -29,7 +29,7 @@ PAGES = {
     "examples/README.md": "examples.md",
 }
 INSERTED = re.compile(r"^<!-- (?:source: (\S+)|figures of (\S+): (.*)) -->\n(?!```)", re.MULTILINE)
-LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+LINK = re.compile(r"(!?\[[^\]]*\])\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
 # Sections of the navigation whose pages begin with the names of the API that they use.
@@ -51,10 +51,8 @@ def on_config(config):
     folder = Path(config.docs_dir) / "decisions"
     pages = sorted(f"decisions/{page.name}" for page in folder.glob("*.md") if page.name != "README.md")
     for section in config.nav:
-        for entries in section.values():
-            for entry in entries if isinstance(entries, list) else []:
-                if "Decisions" in entry:
-                    entry["Decisions"] = [entry["Decisions"][0], *pages]
+        if "Decisions" in section:
+            section["Decisions"] = [section["Decisions"][0], *pages]
     return config
 
 
@@ -119,7 +117,7 @@ def on_page_markdown(markdown, page, config, files):
         (docs / page.file.src_uri).parent
 
     def replaced(match):
-        text, target, anchor = match.group(1), match.group(2), match.group(3) or ""
+        label, target, anchor = match.group(1), match.group(2), match.group(3) or ""
         if re.match(r"[a-z]+:", target):
             return match.group()
         path = Path(os.path.normpath(here / target))
@@ -129,10 +127,12 @@ def on_page_markdown(markdown, page, config, files):
         up = "../" * page.file.src_uri.count("/")
         inside = str(path.relative_to(root))
         if inside in PAGES:
-            return f"[{text}]({up}{PAGES[inside]}{anchor})"
+            return f"{label}({up}{PAGES[inside]}{anchor})"
         if path.is_relative_to(docs):
-            return f"[{text}]({up}{path.relative_to(docs)}{anchor})"
+            return f"{label}({up}{path.relative_to(docs)}{anchor})"
+        text = label.strip("[]")
         return text if text.startswith("`") or text in inside else f"{text} (`{inside}`)"
 
     parts = re.split(r"(^```.*?^```[^\n]*$)", markdown, flags=re.DOTALL | re.MULTILINE)
-    return "".join(part if part.startswith("```") else LINK.sub(replaced, part) for part in parts)
+    # Markdown for the site, unlike GitHub's, wants an empty line between a fenced and an indented block.
+    return "".join(part + "\n" if part.startswith("```") else LINK.sub(replaced, part) for part in parts)
