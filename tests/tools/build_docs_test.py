@@ -27,7 +27,10 @@ class ApiTest(unittest.TestCase):
             base.mkdir(parents=True)
             (base / "CMakeLists.txt").write_text(module)
             (base / "a.h").write_text(f"#pragma once\nnamespace trireme {{\n{header}\n}}\n")
-            return build("api", folder)
+            result = build("api", folder)
+            gate = Path(folder) / "build/docs/api/classtrireme_1_1Gate.html"
+            self.page = gate.read_text() if gate.exists() else ""
+            return result
 
     def assert_fails(self, header, name):
         code, output = self.build(header)
@@ -43,6 +46,10 @@ class ApiTest(unittest.TestCase):
         self.assert_passes("// Options.\nstruct Options {\n  int size = 1;  // Number of things,\n"
                            "                 // all of them.\n};")
         self.assert_passes("// Kinds.\nenum class Kind {\n  kOne,  // The first.\n  kTwo   // The second.\n};")
+
+    def test_examples_in_comments_are_code(self):
+        self.assert_passes("// A gate:\n//\n//   Gate gate;\n//\n// Not thread-safe.\nclass Gate {\n public:\n  // Closes it.\n  void close();\n};")
+        self.assertIn('<pre class="fragment">Gate gate;\n</pre>', self.page)
 
     def test_names_without_a_comment_fail(self):
         self.assert_fails("// A gate.\nclass Gate {\n public:\n  void close();\n};", "close")

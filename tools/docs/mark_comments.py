@@ -2,7 +2,7 @@
 """Filters a header for doxygen: marks plain comments as documentation, and prints the result.
 
 `// text` on a line of its own becomes `/// text` if a declaration follows it; `int a;  // text` becomes
-`int a;  ///< text`, and the lines that continue it likewise.
+`int a;  ///< text`, and the lines that continue it likewise. Examples are indented further, as Markdown's code blocks are.
 """
 
 import re
@@ -21,7 +21,8 @@ def marked(lines):
             continue
         trailing_column = None
         if own:
-            yield f"{own.group(1)}///{own.group(2)}" if is_before_declaration(lines, number) else line
+            text = "  " + own.group(2) if own.group(2).startswith("   ") else own.group(2)
+            yield f"{own.group(1)}///{text}" if is_before_declaration(lines, number) else line
         elif trailing and re.search(r"[;,{}]\s*$", trailing.group(1)) and not re.match(r"\s*}", line):
             trailing_column = len(trailing.group(1))
             yield f"{trailing.group(1)}///<{trailing.group(2)}"
