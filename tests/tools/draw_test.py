@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Proves that tools/docs/draw fails on a picture that is not what its text makes, and on a text that it cannot draw."""
+"""Proves that tools/docs/draw fails on a picture that is not what its text makes, and on a text that it cannot draw.
+
+Also shows what tools/docs/record writes."""
 
 import shutil
 import subprocess
@@ -62,6 +64,15 @@ class DrawTest(unittest.TestCase):
         self.assert_fails("boxes One.\nrow a\nbok a: A\n", "'bok a: A' is neither")
         self.assert_fails("sequence One.\nlanes x | y\n1 to 2: a message\n", "neither a message nor a note")
         self.assert_fails("bars Ratios.\ntable README.md: Nothing\n", "has no table below '## Nothing'")
+
+    def test_record_writes_what_commands_print_at_a_terminal(self):
+        target = self.root / "it.txt"
+        record = [ROOT / "tools/docs/record", target, "One."]
+        subprocess.run([*record, "test -t 1 && printf 'a \\033[1mb\\033[0m\\n'", "echo c >&2"], check=True, stdout=subprocess.PIPE)
+        self.assertEqual(target.read_text(), "terminal One.\n$ test -t 1 && printf 'a \\033[1mb\\033[0m\\n'\na b\n$ echo c >&2\nc\n")
+        failed = subprocess.run([*record, "exit 3"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(failed.returncode, 1)
+        self.assertIn("the command 'exit 3' failed with status 3", failed.stderr)
 
     def test_no_text_is_an_error(self):
         self.assertEqual(self.draw()[0], 1)
