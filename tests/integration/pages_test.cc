@@ -51,9 +51,10 @@ TEST_P(Figures, AreThoseOfTheBenchmarks) {
   for (const std::string& figure : shown) EXPECT_THAT(measured, testing::Contains(figure));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Figures, testing::Values("docs/status.md", "docs/performance.md"),
+INSTANTIATE_TEST_SUITE_P(All, Figures,
+                         testing::Values("README.md", "docs/status.md", "docs/performance.md"),
                          [](const auto& info) {
-                           return info.param.substr(5, info.param.size() - 8);
+                           return std::filesystem::path(info.param).stem().string();
                          });
 
 TEST(ComingFromTensorFlow, HasTheNamesOfTheTutorialPrograms) {

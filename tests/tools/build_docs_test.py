@@ -113,7 +113,7 @@ class SiteTest(unittest.TestCase):
         self.assertIn("first run: tools/build_docs api", output)
 
     def test_parts_of_other_files_that_are_missing_fail(self):
-        code, output, *_ = self.build_with("\n<!-- figures of README.md: no such case -->\n", "docs/index.md")
+        code, output, *_ = self.build_with("\n<!-- rows of README.md: no such case -->\n", "docs/index.md")
         self.assertNotEqual(code, 0)
         self.assertIn("README.md has no table with a row 'no such case'", output)
 

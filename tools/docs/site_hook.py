@@ -4,8 +4,8 @@ Pages link to files outside of docs/, which works in a checkout but not on the s
 the site. Links to all others become plain text, after a check that the file exists, so that a broken link is still an
 error. Two comments of docs/index.md are replaced by parts of other files, so that each part is written once:
 
-  <!-- source: FILE -->              the program in FILE, from its first #include on
-  <!-- figures of FILE: A, B, C -->  the rows of a table in FILE that begin with A, B and C, as large figures
+  <!-- source: FILE -->           the program in FILE, from its first #include on
+  <!-- rows of FILE: A, B, C -->  the rows of a table in FILE that begin with A, B and C, as large figures
 """
 
 import logging
@@ -28,7 +28,7 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "examples/README.md": "examples.md",
 }
-INSERTED = re.compile(r"^<!-- (?:source: (\S+)|figures of (\S+): (.*)) -->\n(?!```)", re.MULTILINE)
+INSERTED = re.compile(r"^<!-- (?:source: (\S+)|rows of (\S+): (.*)) -->\n(?!```)", re.MULTILINE)
 LINK = re.compile(r"(!?\[[^\]]*\])\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
