@@ -19,7 +19,7 @@ using testing::ContainsRegex;
 constexpr auto kTellTime = std::chrono::seconds(10);
 constexpr size_t kAtOnce = 3;
 
-// What must become of the processes of a shape.
+// Expected outcome of a shape.
 struct Outcome {
   int trained = 0;       // number of processes that train; 0 if a message is expected instead
   std::string strategy;  // strategy with which they train

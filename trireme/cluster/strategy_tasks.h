@@ -4,11 +4,11 @@
 
 #include "trireme/cluster/resolver.h"
 
-// Which tasks of a cluster a strategy uses, and for what. This is decided here for all strategies,
+// Decides which tasks of a cluster a strategy uses, and for what. One place decides it for all,
 // so that a process which no strategy uses finds out before it trains alone or serves nobody.
 namespace trireme::internal {
 
-// What a process does under a strategy.
+// Duty of a process under a strategy.
 enum class Duty { kTrain, kServe, kEvaluate, kNone };
 
 // Returns what this process of the cluster does under the strategy of this name. An unknown name
