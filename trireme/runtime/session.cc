@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <set>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "trireme/base/ids.h"
 #include "trireme/base/logging.h"
@@ -15,8 +14,6 @@
 #include "trireme/capture/device_request.h"
 #include "trireme/capture/variable_backend.h"
 #include "trireme/capture/variable_registry.h"
-#include "trireme/cluster/address.h"
-#include "trireme/cluster/text.h"
 #include "trireme/graph/graph_file.h"
 #include "trireme/placement/cutter.h"
 #include "trireme/rpc/call_and_wait.h"
@@ -57,23 +54,11 @@ using internal::VariableRecord;
 using StepOutputs = std::vector<at::Tensor>;
 using OnStepOutputs = std::function<void(absl::StatusOr<StepOutputs>)>;
 
-constexpr char kScheme[] = "grpc://";
 constexpr auto kInitializationPoll = std::chrono::milliseconds(50);
 // Time between two renewals of a session that takes part in a job. The lease of the job is 3 s.
 constexpr auto kJobRenewal = std::chrono::milliseconds(1000);
 // A master waits less than this for tasks before it answers that they are missing.
 constexpr auto kLongestMasterWait = std::chrono::milliseconds(1500);
-
-std::string address_of(const std::string& target) {
-  if (absl::StartsWith(target, kScheme)) {
-    return internal::in_context("session target", [&] {
-      return internal::Address::parse(target.substr(sizeof(kScheme) - 1)).to_string();
-    });
-  }
-  throw Error(ErrorCode::kInvalidArgument,
-              absl::StrCat("session target '", target,
-                           "' is not of the form grpc://HOST:PORT, the address of a server"));
-}
 
 // Returns the step with copies of the tensors that the caller passed, since the caller may write to
 // them while the step is in flight. They are contiguous, as they are sent. Elements of iterators,
@@ -101,7 +86,7 @@ class Session::Impl final : public internal::VariableHolder,
         open_requests_(id_, options_),
         variables_(absl::StrCat("the session at ", target),
                    absl::StrCat(options_.job, options_.job.empty() ? "" : ":", options_.container)),
-        channel_({.address = address_of(target),
+        channel_({.address = internal::address_of_target(target),
                   .credentials = value_or_throw(Credentials::of_program(options_.certs))}) {}
 
   void open() {

@@ -2,18 +2,33 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "trireme/base/status.h"
 #include "trireme/capture/variable_backend.h"
 #include "trireme/capture/variable_registry.h"
+#include "trireme/cluster/address.h"
+#include "trireme/cluster/text.h"
 #include "trireme/graph/graph_file.h"
 #include "trireme/graph/plan.h"
 #include "trireme/runtime/tensor_lists.h"
 
 namespace trireme::internal {
+
+std::string address_of_target(const std::string& target) {
+  constexpr std::string_view kScheme = "grpc://";
+  if (absl::StartsWith(target, kScheme)) {
+    return in_context("session target",
+                      [&] { return Address::parse(target.substr(kScheme.size())).to_string(); });
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              absl::StrCat("session target '", target,
+                           "' is not of the form grpc://HOST:PORT, the address of a server"));
+}
 
 absl::Status check_session_job(const SessionOptions& options) {
   if (options.job.empty() || !options.container.empty()) return absl::OkStatus();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,9 @@
 // Makes the requests for the steps of a session, and reads the answers of its master
 // (session.proto).
 namespace trireme::internal {
+
+// Returns HOST:PORT of the target grpc://HOST:PORT of a session. Throws Error for any other text.
+std::string address_of_target(const std::string& target);
 
 // Returns an error if the options name a job but no container.
 absl::Status check_session_job(const SessionOptions& options);
