@@ -4,8 +4,10 @@
 #include <torch/torch.h>
 
 #include <functional>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "trireme/capture/device_scope.h"
 #include "trireme/coordinator/cluster_coordinator.h"
@@ -111,7 +113,7 @@ TEST_F(EagerDevicesTest, AClosureRunsOnTheDevicesOfItsWorker) {
     return std::pair(stand_in_counters(0).kernels - before[0],
                      stand_in_counters(1).kernels - before[1]);
   };
-  EXPECT_EQ(kernels_of("/cpu:0"), std::pair<int64_t, int64_t>(0, 0));
+  EXPECT_EQ(kernels_of("/cpu:0"), std::make_pair(int64_t{0}, int64_t{0}));
   EXPECT_EQ(kernels_of("/gpu:1").first, 0);
   EXPECT_GT(kernels_of("/gpu:1").second, 0);
   EXPECT_GT(kernels_of("/gpu:0").first, 0);
