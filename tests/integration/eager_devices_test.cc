@@ -43,11 +43,11 @@ TEST_F(EagerDevicesTest, VariablesOfOneDeviceAreMultipliedOnAnother) {
   }
   EXPECT_EQ(a->device(), "/cpu:0");
   const Tensor expected = torch::tensor({{1., 4., 9.}, {4., 10., 18.}});
+  Tensor k;
   EXPECT_THAT(log_of([&] {
                 const DeviceScope on("GPU:0");
-                const Tensor k = *a * *b;
+                k = *a * *b;
                 EXPECT_EQ(k.device(), gpu(0));
-                EXPECT_TRUE(k.cpu().equal(expected)) << k;
                 std::ostringstream printed;
                 printed << k;
                 EXPECT_THAT(printed.str(), HasSubstr("4  10  18"));
@@ -55,6 +55,7 @@ TEST_F(EagerDevicesTest, VariablesOfOneDeviceAreMultipliedOnAnother) {
                 EXPECT_EQ((a->read() - *b).device(), gpu(1));
               }),
               IsEmpty());
+  EXPECT_TRUE(k.cpu().equal(expected)) << k;
   EXPECT_TRUE(a->read().is_cpu());
 }
 

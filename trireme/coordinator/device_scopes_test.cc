@@ -71,7 +71,8 @@ TEST_F(ClosureScopesTest, AScopeAroundScheduleHoldsForTheFunction) {
                 HasSubstr("is in the scope of device '/job:worker/task:1'"));
   }
   const DeviceScope on("/gpu:7");
-  EXPECT_THAT(log_of(f), HasSubstr("device '/gpu:7', named by scope '/gpu:7', does not exist"));
+  EXPECT_THAT(log_of(f),
+              HasSubstr("of a client program: device '/gpu:7', named by scope '/gpu:7'"));
 }
 
 TEST_F(ClosureScopesTest, ADeviceThatTheWorkerHasIsUsedAndAnotherOneIsReplacedWithOneWarning) {
@@ -94,7 +95,7 @@ TEST_F(ClosureScopesTest, AColocationWithAVariableOnTheServersIsAnError) {
     return x * 2;
   });
   EXPECT_THAT(error_text([&] { coordinator_.schedule(f, torch::ones({3})); }),
-              AllOf(HasSubstr("operator 'aten::mul.Tensor'"),
+              AllOf(HasSubstr("operator 'aten::mul.Scalar'"),
                     HasSubstr("is in the scope of a colocation with variable 'scale', which is on "
                               "the parameter servers")));
 }
