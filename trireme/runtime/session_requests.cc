@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "trireme/base/status.h"
 #include "trireme/capture/variable_backend.h"
 #include "trireme/capture/variable_registry.h"
@@ -20,7 +20,7 @@
 namespace trireme::internal {
 
 std::string address_of_target(const std::string& target) {
-  constexpr std::string_view kScheme = "grpc://";
+  constexpr absl::string_view kScheme = "grpc://";
   if (absl::StartsWith(target, kScheme)) {
     return in_context("session target",
                       [&] { return Address::parse(target.substr(kScheme.size())).to_string(); });
