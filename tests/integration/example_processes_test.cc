@@ -109,6 +109,9 @@ TEST(ExampleFlags, AreExplainedAndChecked) {
     EXPECT_EQ(wrong.status.code, 1);
     EXPECT_EQ(wrong.stderr_text,
               "'--clutser' is not a flag of this program; did you mean --cluster?\n");
+    EXPECT_THAT(run("--wrong").stderr_text,
+                HasSubstr("'--wrong' is not a flag of this program; " +
+                          file.path().filename().string() + " --help lists what it takes"));
   }
   EXPECT_GE(examples, 20);
 }

@@ -448,12 +448,5 @@ TEST(ErrorsPage, ListsEveryCodeWithItsNumber) {
   }
 }
 
-TEST(ExampleFlags, RejectsUnknownFlags) {
-  const CompletedProcess done = value_or_throw(run_process(
-      {.argv = {std::string(EXAMPLES_FOLDER) + "/device_setter", "--wrong"}}, after(kLimit)));
-  EXPECT_EQ(done.status.code, 2);
-  EXPECT_NE(done.stderr_text.find("usage:"), std::string::npos) << done.stderr_text;
-}
-
 }  // namespace
 }  // namespace trireme

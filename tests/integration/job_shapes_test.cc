@@ -117,7 +117,7 @@ const std::vector<Shape> kShapes = {
      kConfig,
      {},
      {kPs, kChief},
-     tells("chief", "no worker is up")},
+     tells("chief", "waiting for /job:worker/task:0 .*, /job:worker/task:1")},
     {"ps without ps tasks",
      2,
      0,

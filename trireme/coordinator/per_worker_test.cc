@@ -345,6 +345,7 @@ TEST_F(PerWorkerTest, WorkersComeAndGoWhileClosuresRun) {
 }
 
 TEST_F(PerWorkerTest, AMissedDeadlineFailsTheClosureAndCancelsTheOthers) {
+  EXPECT_EQ(strategy_.num_replicas_in_sync(), 1);  // asks the workers, while they are up
   for (int worker : {0, 1}) cluster_.kill({"worker", worker});
   const auto data = coordinator_.create_per_worker_dataset(Dataset::range(100));
   const auto late = coordinator_.schedule({.deadline = milliseconds(50)}, add_, data.iterator());
