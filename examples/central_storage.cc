@@ -30,7 +30,7 @@ int main(int argc, char** argv) try {
       tr::resolve(flags), "central_storage",
       {.central_storage = {.compute_devices = devices_of(flags), .parameter_device = "/cpu:0"}});
   torch::manual_seed(1);
-  tr::Model model(nn::Sequential(nn::Linear(2, 32), nn::ReLU(), nn::Linear(32, 4)), strategy);
+  tr::Model model(nn::Sequential{nn::Linear(2, 32), nn::ReLU(), nn::Linear(32, 4)}, strategy);
   std::cout << model.summary();
   model.compile({.optimizer = tr::Adam({.lr = 0.02}),
                  .loss = nn::CrossEntropyLoss(),

@@ -22,7 +22,7 @@ int main(int argc, char** argv) try {
   const tr::Cluster me = tr::resolve(flags);     // the cluster, and which worker this process is
   tr::MultiWorkerMirroredStrategy strategy(me);  // waits for the others
   torch::manual_seed(1);                         // all workers make the same data
-  tr::Model model(nn::Sequential(nn::Linear(2, 32), nn::ReLU(), nn::Linear(32, 1)), strategy);
+  tr::Model model(nn::Sequential{nn::Linear(2, 32), nn::ReLU(), nn::Linear(32, 1)}, strategy);
   model.compile({.optimizer = tr::Adam({.lr = 0.03}),
                  .loss = nn::BCEWithLogitsLoss(),
                  .metrics = {tr::Accuracy({.threshold = 0})}});

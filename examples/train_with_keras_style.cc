@@ -40,7 +40,7 @@ int main(int argc, char** argv) try {
   }
   torch::manual_seed(1);
   tr::Strategy strategy = tr::make_strategy(me);
-  tr::Model model(nn::Sequential(nn::Linear(2, 32), nn::ReLU(), nn::Linear(32, 1)), strategy);
+  tr::Model model(nn::Sequential{nn::Linear(2, 32), nn::ReLU(), nn::Linear(32, 1)}, strategy);
   model.compile({.optimizer = tr::Adam({.lr = 0.03}),
                  .loss = nn::BCEWithLogitsLoss(),
                  .metrics = {tr::Accuracy({.threshold = 0})},
