@@ -16,7 +16,7 @@ int main(int argc, char** argv) try {
                         tr::Usage{.about = "Places variables on the parameter servers in turn.",
                                   .flags = {ExampleCluster::flag()}});
   ExampleCluster cluster(flags);
-  if (cluster.me().is_server()) return tr::Server(cluster.me()).join();
+  if (cluster.is_server()) return tr::Server(cluster.me()).join();
   tr::DeviceScope setter(tr::replica_device_setter({.ps_tasks = 2}));
 
   std::vector<tr::Variable> v;

@@ -31,6 +31,9 @@ class ExampleCluster {
 
   // Returns the cluster as this process sees it.
   const trireme::Cluster& me() const { return me_; }
+  // Returns true if this process is one of the servers. Sessions use workers in every cluster, also
+  // in one where they would train themselves under a strategy.
+  bool is_server() const { return me_.is_worker() || me_.is_ps(); }
   // Returns the target for the session of the n-th client. With fewer targets than clients, some
   // clients share one.
   const std::string& target(size_t client = 0) const { return targets_[client % targets_.size()]; }

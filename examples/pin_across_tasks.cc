@@ -14,7 +14,7 @@ int main(int argc, char** argv) try {
                         tr::Usage{.about = "Pins operators of one function to tasks of a cluster.",
                                   .flags = {ExampleCluster::flag()}});
   ExampleCluster cluster(flags);
-  if (cluster.me().is_server()) return tr::Server(cluster.me()).join();
+  if (cluster.is_server()) return tr::Server(cluster.me()).join();
   tr::Session session(cluster.target(), cluster.options());
   std::cout << "The session's master is " << session.master() << ".\n";
 

@@ -33,7 +33,7 @@ int main(int argc, char** argv) try {
       tr::Usage{.about = "Places variables on tasks and shares them among clients, one per worker.",
                 .flags = {ExampleCluster::flag()}});
   ExampleCluster cluster(flags);
-  if (cluster.me().is_server()) return tr::Server(cluster.me()).join();
+  if (cluster.is_server()) return tr::Server(cluster.me()).join();
   const tr::Variable weight = make_variable("weight", torch::zeros({3}), "/job:ps/task:0");
   const tr::Variable finished = make_variable("finished", torch::tensor(0), "/job:ps/task:1");
   const tr::Variable local("local", torch::tensor(7));

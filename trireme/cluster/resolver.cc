@@ -29,8 +29,8 @@ Cluster::Cluster(ClusterSpec given_spec, std::optional<TaskId> given_task)
 }
 
 std::string Cluster::strategy_name() const {
-  if (!strategy.empty()) return strategy;
   if (is_evaluator()) return "default";
+  if (!strategy.empty()) return strategy;
   if (spec.has_job("ps")) return "ps";
   return spec.without_evaluator().empty() ? "default" : "multi_worker_mirrored";
 }

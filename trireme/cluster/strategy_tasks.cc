@@ -1,5 +1,8 @@
 #include "trireme/cluster/strategy_tasks.h"
 
+#include <algorithm>
+#include <array>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +15,8 @@ namespace {
 
 constexpr char kPs[] = "ps";
 constexpr char kMultiWorker[] = "multi_worker_mirrored";
+constexpr std::array<std::string_view, 5> kAllStrategies = {kPs, kMultiWorker, "mirrored",
+                                                            "central_storage", "default"};
 
 // Returns the number of tasks that train together if there are no parameter servers.
 int training_tasks(const ClusterSpec& spec) {
@@ -21,8 +26,8 @@ int training_tasks(const ClusterSpec& spec) {
 // Returns true if this process was started as one of several that train together. The chief of a
 // cluster with parameter servers is the only one of its kind.
 bool is_one_of_several(const Cluster& cluster) {
-  if (!cluster.task || training_tasks(cluster.spec) < 2) return false;
-  return cluster.is_worker() || !cluster.spec.has_job("ps");
+  if (cluster.spec.has_job("ps")) return cluster.is_worker();
+  return cluster.task && training_tasks(cluster.spec) > 1;
 }
 
 [[noreturn]] void refuse_without_duty(const Cluster& cluster, const std::string& strategy) {
@@ -40,7 +45,8 @@ bool is_one_of_several(const Cluster& cluster) {
         "--task_index, or on one machine with trireme launch --mirrored"));
   }
   refuse(absl::StrCat("strategy '", strategy, "' trains in one process, but this process is ",
-                      cluster.task->to_string(), ", one of ", training_tasks(cluster.spec),
+                      cluster.task->to_string(), ", one of ",
+                      std::max(2, training_tasks(cluster.spec)),
                       " that were started to train together, and each would train alone; use "
                       "strategy '",
                       cluster.spec.has_job("ps") ? kPs : kMultiWorker,
@@ -60,6 +66,10 @@ Duty duty_of(const Cluster& cluster, const std::string& strategy) {
 }
 
 void check_has_duty(const Cluster& cluster, const std::string& strategy) {
+  if (std::ranges::find(kAllStrategies, strategy) == kAllStrategies.end()) {
+    refuse(absl::StrCat("'", strategy, "' is not the name of a strategy", kStrategyNames));
+  }
+  if (cluster.is_evaluator()) return;
   if (duty_of(cluster, strategy) == Duty::kNone) refuse_without_duty(cluster, strategy);
   if (strategy == kPs && !cluster.spec.empty() && !cluster.spec.has_job("ps")) {
     refuse("the cluster has no ps tasks to keep variables on; add a ps job to it");
@@ -70,6 +80,11 @@ void check_trains(const Cluster& cluster, const std::string& strategy) {
   check_has_duty(cluster, strategy);
   switch (duty_of(cluster, strategy)) {
     case Duty::kServe:
+      if (!cluster.strategy.empty() && cluster.strategy != strategy) {
+        refuse(absl::StrCat("this program trains with strategy '", strategy,
+                            "', but was asked for '", cluster.strategy,
+                            "'; leave --strategy out, or start a program that takes it"));
+      }
       refuse(absl::StrCat("strategy '", strategy,
                           "' is made by the chief's program, but this process is ",
                           cluster.task->to_string(),

@@ -8,15 +8,19 @@
 // so that a process which no strategy uses finds out before it trains alone or serves nobody.
 namespace trireme::internal {
 
+// List of the strategies for errors, which begins with a semicolon.
+inline constexpr char kStrategyNames[] =
+    "; the strategies are 'ps', 'multi_worker_mirrored', 'mirrored', 'central_storage' and "
+    "'default'";
+
 // Duty of a process under a strategy.
 enum class Duty { kTrain, kServe, kEvaluate, kNone };
 
-// Returns what this process of the cluster does under the strategy of this name. An unknown name
-// stands for a strategy that trains in one process.
+// Returns what this process of the cluster does under the strategy of this name.
 Duty duty_of(const Cluster& cluster, const std::string& strategy);
 
-// Throws Error if this process has no duty under the strategy, or if the strategy needs tasks that
-// the cluster lacks. The message says how the process should have been started.
+// Throws Error if there is no strategy of this name, if this process has no duty under it, or if it
+// needs tasks that the cluster lacks. The message says how the process should have been started.
 void check_has_duty(const Cluster& cluster, const std::string& strategy);
 
 // Throws Error unless this process is one that trains under the strategy, and so may make it.

@@ -14,6 +14,7 @@ const ClusterSpec kServedWithChief{{"chief", {"d:1"}}, {"worker", {"a:1", "b:1"}
 const ClusterSpec kWorkers{{"worker", {"a:1", "b:1"}}};
 const ClusterSpec kWorkersWithChief{{"chief", {"d:1"}}, {"worker", {"a:1", "b:1"}}};
 const ClusterSpec kOneWorker{{"worker", {"a:1"}}};
+const ClusterSpec kOneServedWorker{{"worker", {"a:1"}}, {"ps", {"c:1"}}};
 
 TEST(StrategyName, FollowsFromTheCluster) {
   EXPECT_EQ(Cluster().strategy_name(), "default");
@@ -27,6 +28,8 @@ TEST(StrategyName, FollowsFromTheCluster) {
   Cluster asked(kServed);
   asked.strategy = "mirrored";
   EXPECT_EQ(asked.strategy_name(), "mirrored");
+  asked.task = TaskId{"evaluator", 0};
+  EXPECT_EQ(asked.strategy_name(), "default") << "one script names a strategy for all";
 }
 
 TEST(IsServer, IsTrueForTasksThatTheChiefsProgramSendsWorkTo) {
@@ -97,6 +100,7 @@ TEST(DutyOf, DependsOnStrategyClusterAndTask) {
     EXPECT_EQ(duties(kWorkers, alone), "tx--xe");
     EXPECT_EQ(duties(kWorkersWithChief, alone), "t---xe");
     EXPECT_EQ(duties(kOneWorker, alone), "txtxxe");
+    EXPECT_EQ(duties(kOneServedWorker, alone), "tx-x-e") << "the chief's program trains";
     EXPECT_EQ(duties({}, alone), "txxxxe");
   }
 }
@@ -121,8 +125,14 @@ TEST(CheckHasDuty, SaysHowTheProcessShouldHaveBeenStarted) {
             "launch --mirrored");
   EXPECT_EQ(problem(kWorkers, TaskId{"worker", 0}, "ps"),
             "the cluster has no ps tasks to keep variables on; add a ps job to it");
+  for (const auto& task : {TaskId{"worker", 0}, TaskId{"ps", 0}}) {
+    EXPECT_EQ(problem(kServed, task, "mirorred"),
+              "'mirorred' is not the name of a strategy; the strategies are 'ps', "
+              "'multi_worker_mirrored', 'mirrored', 'central_storage' and 'default'");
+  }
   check_has_duty(Cluster(kServed, TaskId{"worker", 0}), "ps");
   check_has_duty(Cluster(), "ps");
+  check_has_duty(Cluster(kWorkers, TaskId{"evaluator", 0}), "ps");
 }
 
 TEST(CheckTrains, RejectsTasksThatServeOrEvaluate) {
@@ -137,6 +147,11 @@ TEST(CheckTrains, RejectsTasksThatServeOrEvaluate) {
             "strategy 'ps' is for processes that train, but this one is /job:evaluator/task:0, "
             "which evaluates the checkpoints of the others; call evaluate_checkpoints() with a "
             "model that has no strategy");
+  Cluster asked(kServed, TaskId{"worker", 0});
+  asked.strategy = "multi_worker_mirrored";
+  EXPECT_EQ(error_of([&] { check_trains(asked, "ps"); }),
+            "this program trains with strategy 'ps', but was asked for 'multi_worker_mirrored'; "
+            "leave --strategy out, or start a program that takes it");
   check_trains(Cluster(kServed), "ps");
   check_trains(Cluster(kWorkers, TaskId{"worker", 1}), "multi_worker_mirrored");
 }

@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "trireme/base/error.h"
@@ -17,7 +16,9 @@ namespace {
 
 // Lets variables be in the program, also inside of the scope of another strategy.
 struct ProgramScope {
-  OpenScope noted{std::monostate()};
+  explicit ProgramScope(std::shared_ptr<StrategyKind> kind) : noted(std::move(kind)) {}
+
+  OpenScope noted;
   BackendScope program{nullptr};
 };
 
@@ -31,7 +32,7 @@ void copy_all(const std::vector<TensorPair>& pairs, at::Tensor TensorPair::*from
 }  // namespace
 
 std::shared_ptr<void> DefaultKind::open_scope() {
-  return std::make_shared<ProgramScope>();
+  return std::make_shared<ProgramScope>(shared_from_this());
 }
 
 void DefaultKind::pull(const torch::nn::Module& module, const torch::nn::Module& local) {

@@ -9,7 +9,7 @@
 namespace trireme::internal {
 
 // The default strategy: variables and steps are in this process. Immutable.
-class DefaultKind final : public StrategyKind {
+class DefaultKind final : public StrategyKind, public std::enable_shared_from_this<DefaultKind> {
  public:
   // `evaluates` is true in the evaluator of a cluster, whose models do not train.
   explicit DefaultKind(bool evaluates = false) : evaluates_(evaluates) {}

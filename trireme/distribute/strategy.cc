@@ -3,9 +3,6 @@
 #include <ATen/ops/cat.h>
 #include <torch/nn/module.h>
 
-#include <algorithm>
-#include <array>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -24,23 +21,6 @@
 #include "trireme/strategy/open_scope.h"
 
 namespace trireme {
-namespace {
-
-constexpr char kNames[] =
-    "; the strategies are 'ps', 'multi_worker_mirrored', 'mirrored', 'central_storage' and "
-    "'default'";
-
-// Names of the strategies that train in this process alone.
-constexpr std::array<std::string_view, 3> kOneProcess = {"mirrored", "central_storage", "default"};
-
-[[noreturn]] void throw_no_strategy(const std::string& name) {
-  if (name == "tpu") TpuStrategy();
-  throw Error(ErrorCode::kInvalidArgument,
-              absl::StrCat("'", name, "' is not the name of a strategy", kNames));
-}
-
-}  // namespace
-
 struct StrategyScope::Impl {
   std::shared_ptr<void> scope;
 };
@@ -71,7 +51,7 @@ TpuStrategy::TpuStrategy() {
       ErrorCode::kUnimplemented,
       absl::StrCat("there is no strategy for TPUs: LibTorch's C++ library, on which Trireme "
                    "is built, cannot reach one",
-                   kNames));
+                   internal::kStrategyNames));
 }
 
 std::string Strategy::name() const {
@@ -84,9 +64,10 @@ StrategyScope Strategy::scope() const {
 }
 
 void Strategy::check_scope() const {
+  if (std::holds_alternative<std::monostate>(internal::innermost_strategy())) return;
   const Strategy open = current_strategy();
-  const bool in_scope = !std::holds_alternative<std::monostate>(internal::innermost_strategy());
-  if (in_scope && open.kind_ != kind_) {
+  const bool both_default = open.name() == "default" && name() == "default";
+  if (open.kind_ != kind_ && !both_default) {
     throw Error(ErrorCode::kFailedPrecondition,
                 absl::StrCat("a module was given the strategy '", name(),
                              "' in the scope of another one, '", open.name(),
@@ -132,11 +113,12 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
 }
 
 internal::ReplicaSet Strategy::replica_set() const {
+  kind_->check_trains();
   return {kind_->replicas(), kind_->workers()};
 }
 
 int Strategy::num_replicas_in_sync() const {
-  return replica_set().total();
+  return internal::ReplicaSet{kind_->replicas(), kind_->workers()}.total();
 }
 
 DatasetCreator Strategy::distribute_dataset(const Dataset& dataset,
@@ -170,6 +152,8 @@ Strategy current_strategy() {
 
 Strategy make_strategy(const Cluster& cluster, const MakeStrategyOptions& options) {
   const std::string name = cluster.strategy_name();
+  if (cluster.strategy == "tpu") TpuStrategy();
+  if (!cluster.strategy.empty()) internal::check_has_duty(cluster, cluster.strategy);
   if (cluster.is_evaluator()) {
     return internal::Access<Strategy>::make(
         std::make_shared<internal::DefaultKind>(/*evaluates=*/true));
@@ -178,7 +162,6 @@ Strategy make_strategy(const Cluster& cluster, const MakeStrategyOptions& option
   if (name == "multi_worker_mirrored") {
     return MultiWorkerMirroredStrategy(cluster, options.multi_worker_mirrored);
   }
-  if (std::ranges::find(kOneProcess, name) == kOneProcess.end()) throw_no_strategy(name);
   internal::check_trains(cluster, name);
   internal::warn_of_unused_jobs(cluster, name);
   if (name == "mirrored") return MirroredStrategy(options.mirrored);

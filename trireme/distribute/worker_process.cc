@@ -51,6 +51,14 @@ std::shared_ptr<WorkerGroup> join_workers(const Cluster& cluster,
   if (cluster.is_local()) return nullptr;
   check_trains(cluster, "multi_worker_mirrored");
   warn_of_unused_jobs(cluster, "multi_worker_mirrored");
+  if (cluster.strategy_name() != "multi_worker_mirrored") {
+    log_warning(
+        "the program trains with strategy 'multi_worker_mirrored', but that of its cluster "
+        "is '",
+        cluster.strategy_name(),
+        "', so is_chief() is not true in the first worker; pass --strategy "
+        "multi_worker_mirrored, or set the strategy of the Cluster");
+  }
   const std::vector<TaskId> tasks = training_tasks(cluster.spec);
   if (tasks.size() == 1) return nullptr;
   raise_file_limit();

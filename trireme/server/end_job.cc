@@ -20,7 +20,8 @@ void end_job(const ClusterSpec& spec, const EndJobOptions& options) {
 }
 
 void end_job(const Cluster& cluster, const EndJobOptions& options) {
-  if (cluster.strategy_name() == "multi_worker_mirrored") return;
+  const bool serves_nobody = cluster.is_evaluator() || cluster.is_server();
+  if (serves_nobody || cluster.strategy_name() == "multi_worker_mirrored") return;
   EndJobOptions own = options;
   if (own.certs.empty()) own.certs = cluster.certs;
   end_job(cluster.spec, own);

@@ -18,8 +18,8 @@ struct EndJobOptions {
 // returns in servers that exit with the job (ServerOptions::exit_with_job). Tasks that do not
 // answer are named in the log. Blocks.
 void end_job(const ClusterSpec& spec, const EndJobOptions& options = {});
-// Does the same for the tasks that serve this process. Does nothing without a cluster, and where
-// workers train themselves.
+// Does the same for the tasks that serve this process. Does nothing without a cluster, where
+// workers train themselves, and in a process that no task serves: the evaluator, or a server.
 void end_job(const Cluster& cluster, const EndJobOptions& options = {});
 
 }  // namespace trireme
