@@ -13,6 +13,7 @@
 #include "trireme/coordinator/cluster_coordinator.h"
 #include "trireme/function/function.h"
 #include "trireme/function/variable.h"
+#include "trireme/optim/optimizer.h"
 #include "trireme/server/in_process_cluster.h"
 #include "trireme/testing/accelerator/stand_in_fixture.h"
 
@@ -33,6 +34,18 @@ class EagerDevicesTest : public testing::Test {
  protected:
   static void SetUpTestSuite() { register_stand_in_accelerator({.devices = 3}); }
 };
+
+TEST_F(EagerDevicesTest, AnOptimizerChangesVariablesWhereTheyAre) {
+  const Variable w("w", torch::ones({3}));
+  const Sgd optimizer({w}, {.lr = 0.5});
+  {
+    const DeviceScope on("/gpu:0");
+    optimizer.minimize((w.read() * 2).sum());
+    optimizer.apply_gradients({torch::full({3}, 4.0f).to(gpu(0))});
+  }
+  EXPECT_TRUE(w.read().is_cpu());
+  EXPECT_TRUE(w.read().equal(torch::full({3}, 1 - 0.5f * 2 - 0.5f * 4))) << w.read();
+}
 
 TEST_F(EagerDevicesTest, VariablesOfOneDeviceAreMultipliedOnAnother) {
   std::optional<Variable> a, b;

@@ -47,6 +47,8 @@ struct ScopeEntry {
 };
 
 thread_local std::vector<ScopeEntry> entries;
+// Number of SuspendDeviceChecks of the thread: scopes do not concern what Trireme itself reads.
+thread_local int suspended_checks = 0;
 
 // Returns true if the operator computes a new tensor from others. Views, writes in place and
 // factories do not count: programs use them to make and fill the tensors that variables start from.
@@ -221,7 +223,7 @@ DeviceRequest requested_device(const Placeable& what) {
 }
 
 std::optional<c10::Device> eager_device() {
-  if (entries.empty()) return std::nullopt;
+  if (entries.empty() || suspended_checks > 0) return std::nullopt;
   DeviceSpec device;
   at::Tensor with;
   for (const ScopeEntry& scope : entries) {
@@ -249,10 +251,13 @@ std::string device_scope_names() {
 }
 
 SuspendDeviceCheck::SuspendDeviceCheck() {
+  ++suspended_checks;
   if (current_hook() == &eager_device_check) suspended_hook_ = std::make_unique<HookScope>(nullptr);
 }
 
-SuspendDeviceCheck::~SuspendDeviceCheck() = default;
+SuspendDeviceCheck::~SuspendDeviceCheck() {
+  --suspended_checks;
+}
 
 size_t device_scope_count() {
   return entries.size();

@@ -156,8 +156,17 @@ std::vector<Tensor> kept_in_replica(std::vector<Tensor> gradients) {
 // Returns the gradient with the strides of the parameter. The fused kernels ignore strides and walk
 // over both in memory order.
 Tensor with_layout_of(const Tensor& parameter, const Tensor& gradient) {
-  if (gradient.strides() == parameter.strides()) return gradient;
+  if (gradient.strides() == parameter.strides() && gradient.device() == parameter.device()) {
+    return gradient;
+  }
   return at::empty_like(parameter).copy_(gradient);
+}
+
+// Returns the contents of a variable, to be changed or differentiated where they are. In a device
+// scope outside of functions, read() may return a copy on another device.
+Tensor in_place(const Variable& variable) {
+  const internal::SuspendDeviceCheck no_device_check;
+  return variable.read();
 }
 
 }  // namespace
@@ -183,7 +192,7 @@ std::vector<Tensor> Optimizer::Bound::gradients_of(const Tensor& loss) const {
   std::vector<Tensor> parameters;
   std::vector<size_t> places;  // for each parameter, the index of its variable
   for (size_t i = 0; i < variables.size(); ++i) {
-    Tensor parameter = variables[i].read();
+    Tensor parameter = in_place(variables[i]);
     if (!parameter.requires_grad()) continue;
     parameters.push_back(std::move(parameter));
     places.push_back(i);
@@ -337,7 +346,7 @@ void Optimizer::apply(const std::vector<Tensor>& gradients) const {
     return gradient.defined() && gradient.is_sparse();
   };
   if (std::ranges::any_of(gradients, is_sparse)) rule_->check_rows();
-  const Tensor step = bound.step.read(), lr = bound.lr.read();
+  const Tensor step = in_place(bound.step), lr = in_place(bound.lr);
   Tensor(step).add_(1);
   // Parameters of one device and one dtype, which a fused kernel updates together.
   struct Group {
@@ -347,10 +356,10 @@ void Optimizer::apply(const std::vector<Tensor>& gradients) const {
   std::map<std::pair<std::string, at::ScalarType>, Group> groups;
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined()) continue;
-    const Tensor parameter = bound.variables[i].read();
+    const Tensor parameter = in_place(bound.variables[i]);
     if (gradients[i].is_sparse()) {
       std::vector<Tensor> slots;
-      for (const auto& slot : bound.slots) slots.push_back(slot[i].read());
+      for (const auto& slot : bound.slots) slots.push_back(in_place(slot[i]));
       rule_->update_rows(parameter, gradients[i], slots, step, lr);
       continue;
     }
@@ -359,7 +368,7 @@ void Optimizer::apply(const std::vector<Tensor>& gradients) const {
     group.parameters.push_back(parameter);
     group.gradients.push_back(with_layout_of(parameter, gradients[i]));
     for (size_t s = 0; s < bound.slots.size(); ++s) {
-      group.slots[s].push_back(bound.slots[s][i].read());
+      group.slots[s].push_back(in_place(bound.slots[s][i]));
     }
   }
   for (const auto& [key, group] : groups) {
@@ -393,7 +402,7 @@ void Optimizer::update(const Call& call, std::vector<Tensor> gradients) const {
 void Optimizer::step() const {
   bound().check_has_gradients("step");
   std::vector<Tensor> gradients;
-  for (const Variable& variable : bound().variables) gradients.push_back(variable.read().grad());
+  for (const Variable& variable : bound().variables) gradients.push_back(in_place(variable).grad());
   update({.name = "step",
           .if_none = "no variable has a gradient in `.grad`. Call backward() before it, in the "
                      "same function if it is captured, or use minimize(loss)"},

@@ -1,5 +1,6 @@
 #include "trireme/placement/existing_devices.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -12,10 +13,23 @@
 namespace trireme::internal {
 namespace {
 
-// Returns the scopes that named the operator's device. The graph may not have been checked yet.
+// Most missing devices that are reported, and most bytes of a name in a report. The graph may be
+// that of a peer, and has not been checked yet: what is reported must not multiply its size.
+constexpr size_t kMostReports = 16, kMostBytes = 200;
+
+// Returns a text of the graph for a report: cut, and without characters that would end a line.
+std::string shortened(const std::string& text) {
+  std::string line = text.size() <= kMostBytes ? text : text.substr(0, kMostBytes) + "...";
+  std::ranges::replace_if(
+      line, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  return line;
+}
+
+// Returns the scopes that named the operator's device.
 std::string scopes_of(const proto::GraphDef& def, const proto::Node& node) {
   const int64_t index = static_cast<int64_t>(node.device_reason()) - 1;
-  return index < 0 || index >= def.scopes_size() ? "" : def.scopes(static_cast<int>(index));
+  if (index < 0 || index >= def.scopes_size()) return "";
+  return shortened(def.scopes(static_cast<int>(index)));
 }
 
 std::string named_by(const std::string& scopes) {
@@ -45,14 +59,14 @@ absl::StatusOr<ExistingDevices> use_existing_devices(std::shared_ptr<const Graph
     if (!spec.type || devices.has(*spec.type, spec.index.value_or(0))) continue;
     const std::string used = nearest(spec, devices).to_string();
     const std::string scopes = scopes_of(def, def.nodes(i));
-    if (reported.insert(asked).second) {
-      result.missing.push_back(absl::StrCat("device '", asked, "'", named_by(scopes),
+    if (reported.insert(asked).second && result.missing.size() < kMostReports) {
+      result.missing.push_back(absl::StrCat("device '", shortened(asked), "'", named_by(scopes),
                                             " does not exist; using '", used, "' (", inventory,
                                             ")"));
     }
     if (changed == nullptr) changed = std::make_shared<GraphData>(*result.graph);
     const auto [reason, is_new] =
-        reasons.try_emplace(reason_of(scopes, asked), changed->def.scopes_size() + 1);
+        reasons.try_emplace(reason_of(scopes, shortened(asked)), changed->def.scopes_size() + 1);
     if (is_new) changed->def.add_scopes(reason->first);
     changed->def.mutable_nodes(i)->set_device(used);
     changed->def.mutable_nodes(i)->set_device_reason(reason->second);

@@ -52,6 +52,23 @@ TEST(ExistingDevices, AcceptsAGraphThatNobodyHasChecked) {
                                         "none)"));
 }
 
+TEST(ExistingDevices, ReportsLittleOfALongScopeAndOfManyDevices) {
+  auto graph = std::make_shared<GraphData>(small_graph());
+  const proto::Node node = graph->def.nodes(0);
+  graph->def.add_scopes("two\nlines" + std::string(100'000, 'x'));
+  for (int i = 0; i < 1000; ++i) {
+    proto::Node& added = *graph->def.add_nodes();
+    added = node;
+    added.set_device("/gpu:" + std::to_string(i));
+    added.set_device_reason(1);
+  }
+  const auto used = value_or_throw(use_existing_devices(graph, {}, "it has none"));
+  EXPECT_EQ(used.missing.size(), 16u);
+  EXPECT_LT(used.missing[0].size(), 400u);
+  EXPECT_EQ(used.missing[0].find('\n'), std::string::npos);
+  EXPECT_LT(used.graph->def.ByteSizeLong(), graph->def.ByteSizeLong() + 1000 * 400);
+}
+
 TEST(ExistingDevices, RejectsAnInvalidName) {
   EXPECT_FALSE(use_existing_devices(graph_on("/abc:1", ""), {}, "").ok());
 }
