@@ -51,10 +51,10 @@ TEST(Server, ServesTheTaskOfItsCluster) {
 }
 
 TEST(Server, PicksAPortForPortZero) {
-  const ClusterSpec spec{{"worker", {"localhost:0"}}};
+  const ClusterSpec spec{{"worker", {"127.0.0.1:0"}}};
   Server one(spec, "worker", 0), other(spec, "worker", 0);
   for (const Server* server : {&one, &other}) {
-    ASSERT_THAT(server->target(), testing::MatchesRegex("grpc://localhost:[1-9][0-9]*"));
+    ASSERT_THAT(server->target(), testing::MatchesRegex("grpc://127[.]0[.]0[.]1:[1-9][0-9]*"));
     const ClusterSpec picked{{"worker", {server->target().substr(7)}}};
     EXPECT_EQ(value_or_throw(hello(picked, {"worker", 0})).incarnation, server->incarnation());
   }
@@ -62,23 +62,23 @@ TEST(Server, PicksAPortForPortZero) {
 }
 
 TEST(Server, RejectsPortsThatOtherTasksWouldNotLearn) {
-  const ClusterSpec spec{{"worker", {"localhost:0", "localhost:0"}}};
+  const ClusterSpec spec{{"worker", {"127.0.0.1:0", "127.0.0.1:0"}}};
   EXPECT_EQ(error_text([&] { Server server(spec, "worker", 0); }),
-            "/job:worker/task:0 cannot serve at 'localhost:0': the other tasks of its cluster "
+            "/job:worker/task:0 cannot serve at '127.0.0.1:0': the other tasks of its cluster "
             "would not learn the port that it picks. Give every task a port, or serve all of them "
             "in one process, with tr::InProcessCluster({.spec = spec})");
   const PortReservation port = value_or_throw(PortReservation::make());
   EXPECT_THAT(
       error_text([&] {
-        Server server(ClusterSpec{{"worker", {port.address(), "localhost:0"}}}, "worker", 0);
+        Server server(ClusterSpec{{"worker", {port.address(), "127.0.0.1:0"}}}, "worker", 0);
       }),
-      HasSubstr("job 'worker', task 1: the port of 'localhost:0' is not known"));
+      HasSubstr("job 'worker', task 1: the port of '127.0.0.1:0' is not known"));
 }
 
 TEST(Server, ClientsRejectPortsThatTheyDoNotKnow) {
-  const ClusterSpec spec{{"worker", {"127.0.0.1:1"}}, {"ps", {"localhost:0"}}};
+  const ClusterSpec spec{{"worker", {"127.0.0.1:1"}}, {"ps", {"127.0.0.1:0"}}};
   const std::string unknown =
-      "cluster spec: job 'ps', task 0: the port of 'localhost:0' is not known, since the task's "
+      "cluster spec: job 'ps', task 0: the port of '127.0.0.1:0' is not known, since the task's "
       "server picks it; give the port that the server listens on";
   EXPECT_EQ(error_text([&] { ParameterServers servers(spec); }), unknown);
   EXPECT_EQ(error_text([&] { describe_cluster(spec); }), unknown);
@@ -200,7 +200,7 @@ TEST(InProcessCluster, RunsEveryTask) {
 TEST(InProcessCluster, ServesAGivenSpec) {
   const PortReservation port = value_or_throw(PortReservation::make());
   InProcessCluster cluster(
-      {.spec = {{"worker", {"localhost:0", "localhost:0"}}, {"ps", {port.address()}}}});
+      {.spec = {{"worker", {"127.0.0.1:0", "127.0.0.1:0"}}, {"ps", {port.address()}}}});
   EXPECT_EQ(cluster.spec().address({"ps", 0}), port.address());
   ASSERT_EQ(cluster.spec().num_tasks("worker"), 2);
   cluster.spec().check_ports();
