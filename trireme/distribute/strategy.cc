@@ -21,6 +21,7 @@
 #include "trireme/strategy/open_scope.h"
 
 namespace trireme {
+
 struct StrategyScope::Impl {
   std::shared_ptr<void> scope;
 };
